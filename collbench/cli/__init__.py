@@ -1,0 +1,101 @@
+"""The command line: one small file per command, loaded only when it is asked for.
+
+A command file has HELP (one line), add_arguments(parser) and run(args) -> exit code. A new command is one such file and
+one line in COMMANDS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from importlib import import_module
+
+from collbench import __version__
+from collbench.errors import EXIT_INPUT, EXIT_INTERRUPTED, CollbenchError, one_of
+
+# In the order of the pipeline; the one-line help stands here so that --help loads no command.
+COMMANDS = {
+    "quickstart": "the whole loop on this machine, in about a minute: sweep, fit, predict, check",
+    "env": "what this machine is, and what would go wrong on it",
+    "run": "measure a sweep of collectives (starts torchrun itself, or runs as its worker)",
+    "show": "print a results file: a table, nccl-tests' own layout, CSV or JSON",
+    "fit": "fit α–β models to results",
+    "estimate": "the time of one collective, from a model file or from link figures",
+    "predict": "a training step: its time, its exposed communication, its memory",
+    "validate": "run the real step and compare it with its prediction",
+    "report": "one self-contained page: plots and tables",
+}
+
+USAGE = """\
+usage: collbench COMMAND [options]        collbench COMMAND --help
+
+Times PyTorch collectives, fits α–β models to them, and predicts how much communication a step cannot hide.
+
+{commands}
+
+Every command takes --json (one JSON document on stdout) and --debug (tracebacks).
+Exit codes: 0 done; 1 the answer is "no" (wrong data, outside the tolerance); 2 bad arguments or input;
+3 the job failed; 130 interrupted, results kept.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line, like all others."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.exit(EXIT_INPUT, f"{self.prog}: {message} (see '{self.prog} --help')\n")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program; returns its exit code. `argv` defaults to the process's own arguments."""
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        return _main(argv)
+    except SystemExit as stop:  # argparse: --help and usage errors
+        return int(stop.code or 0)
+    except BrokenPipeError:  # `collbench show | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INPUT
+    except KeyboardInterrupt:
+        print("collbench: interrupted; what was written so far is kept", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except CollbenchError as error:
+        if "--debug" in argv:
+            raise
+        print(f"collbench: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        width = max(len(name) for name in COMMANDS)
+        print(USAGE.format(commands="\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())), end="")
+        return 0 if argv else EXIT_INPUT
+    if argv[0] in ("--version", "-V"):
+        print(f"collbench {__version__}")
+        return 0
+    if argv[0] not in COMMANDS:
+        raise one_of("command", argv[0], list(COMMANDS))
+    command = import_module(f"collbench.cli.{argv[0]}")
+    parser = _Parser(
+        prog=f"collbench {argv[0]}",
+        description=COMMANDS[argv[0]],
+        epilog=getattr(command, "EPILOG", None),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print exactly one JSON document on stdout")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    args = parser.parse_args(argv[1:])
+    args.argv = argv[1:]  # what a launcher passes on to its workers
+    warnings.showwarning = _show_warning
+    return int(command.run(args))
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """Warnings are one line on stderr; collbench's own alone (libraries' deprecations are no news to a user)."""
+    if category is UserWarning:
+        print(f"collbench: warning: {message}", file=sys.stderr)

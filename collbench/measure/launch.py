@@ -1,0 +1,148 @@
+"""Start torchrun on this machine, pass signals on, and turn what became of the ranks into one verdict."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from collbench.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB, InputError
+from collbench.measure.environment import gpus_without_torch, torch_facts
+from collbench.measure.process import GRACE_S, VERDICT_DIR, Verdict, read_verdict
+
+GLOO_RANKS = 2
+
+
+def is_worker() -> bool:
+    """Whether a launcher (torchrun, srun with the same variables) started this process as a rank."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def choose_ranks(nproc: int | None, backend: str) -> tuple[int, str, str]:
+    """(ranks, backend, why) for this machine: one rank a GPU where there are two or more, else two gloo ranks.
+
+    Raises InputError where nccl is asked for and there is no GPU.
+    """
+    if nproc is not None and nproc < 1:
+        raise InputError(f"--nproc {nproc}: expected at least 1")
+    if backend == "gloo":
+        return nproc or GLOO_RANKS, "gloo", "backend gloo"
+    gpus = gpus_without_torch()
+    if gpus is None:
+        gpus = len(torch_facts().get("gpus", []))
+    if backend == "nccl" and not gpus:
+        raise InputError(
+            "--backend nccl: this machine has no GPU that torch sees: use --backend gloo ('collbench env')"
+        )
+    if backend == "nccl":
+        return nproc or gpus, "nccl", f"{gpus} GPU{'s' * (gpus > 1)}"
+    if gpus >= 2 or (nproc == 1 and gpus):
+        return nproc or gpus, "nccl", f"{gpus} GPUs"
+    why = "no GPU" if not gpus else "one GPU, which nccl cannot share between ranks"
+    return nproc or GLOO_RANKS, "gloo", why
+
+
+def launch(arguments: list[str], nproc: int, backend: str) -> Verdict:
+    """Run `python -m collbench ARGUMENTS` as `nproc` ranks on this machine; stdout and stderr are theirs.
+
+    Returns the job's verdict; no process of it is left running, whatever happens.
+    """
+    with tempfile.TemporaryDirectory(prefix="collbench-") as folder:
+        job = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "collbench.measure.torchrun"),
+                *("--nnodes", "1", "--nproc-per-node", str(nproc), "--max-restarts", "0", "--local-addr", "127.0.0.1"),
+                *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", f"collbench-{os.getpid()}"),
+                *("-m", "collbench", *arguments),
+            ],
+            env=_environment(folder, backend),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+        )
+        interrupted = _wait(job)
+        _end_stragglers(Path(folder))
+        return _verdict(Path(folder), job.returncode, interrupted)
+
+
+def _environment(folder: str, backend: str) -> dict[str, str]:
+    package_home = str(Path(__file__).parents[2])
+    environment = {
+        **os.environ,
+        VERDICT_DIR: folder,
+        "COLLBENCH_LAUNCHER_PID": str(os.getpid()),
+        "PYTHONPATH": os.pathsep.join(filter(None, [package_home, os.environ.get("PYTHONPATH")])),
+    }
+    environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own choice, without its banner
+    environment.setdefault("LOGLEVEL", "CRITICAL")  # torchrun's account of a failure; the verdict says it in one line
+    if backend == "gloo" and sys.platform == "linux":
+        # One machine: the loopback, whatever the host name resolves to.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    return environment
+
+
+def _wait(job: subprocess.Popen[bytes]) -> bool:
+    """Wait for the job; whether it was interrupted. SIGINT and SIGTERM to this process end the job."""
+    interrupted = False
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        while True:
+            try:
+                # Once interrupted: ranks end within GRACE_S of the signal, torchrun soon after.
+                job.wait(timeout=GRACE_S + 1.5 if interrupted else None)
+                return interrupted
+            except KeyboardInterrupt:
+                if interrupted:
+                    job.kill()
+                interrupted = True
+                with suppress(ProcessLookupError):
+                    job.send_signal(signal.SIGINT)
+            except subprocess.TimeoutExpired:
+                job.kill()
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _end_stragglers(folder: Path) -> None:
+    """Kill ranks that outlived torchrun (they get a signal when it dies; this is for those that hang)."""
+    pids = [int(path.read_text()) for path in folder.glob("rank-*.pid")]
+    give_up = time.monotonic() + GRACE_S + 0.5
+    while (alive := [pid for pid in pids if _is_ours(pid, folder)]) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    for pid in alive:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_ours(pid: int, folder: Path) -> bool:
+    """Whether the process still runs and is a rank of this job (a process id may be used again)."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{VERDICT_DIR}={folder}".encode() in environment.split(b"\0")
+
+
+def _verdict(folder: Path, returncode: int, interrupted: bool) -> Verdict:
+    if interrupted:
+        return Verdict(EXIT_INTERRUPTED, "interrupted")
+    rank0, torchrun = read_verdict(folder, "rank-0"), read_verdict(folder, "torchrun")
+    if rank0 is not None and (rank0.exit_code != EXIT_JOB or torchrun is None):
+        return rank0
+    if returncode == EXIT_DONE:
+        return rank0 or Verdict(EXIT_DONE)
+    # The rank that failed first knows best, where it lived to say so.
+    if torchrun is not None and torchrun.reason:
+        first = torchrun.reason.split()[1]
+        own = read_verdict(folder, f"rank-{first}")
+        if own is not None and own.reason and "killed" not in torchrun.reason:
+            return own
+        reason = torchrun.reason + (f"; rank 0 saw: {rank0.reason}" if rank0 and rank0.reason and first != "0" else "")
+        return Verdict(EXIT_JOB, reason)
+    if returncode < 0:
+        return Verdict(EXIT_JOB, f"torchrun was killed by {signal.Signals(-returncode).name}")
+    return Verdict(EXIT_JOB, "the ranks could not be started: see torchrun's message above ('collbench env' may help)")

@@ -1,0 +1,35 @@
+"""torchrun as collbench starts it: the same program, but it dies with its parent, and says which rank failed first in a
+verdict file instead of a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from collbench.errors import EXIT_INTERRUPTED, EXIT_JOB
+from collbench.measure.process import Verdict, die_with_parent, write_verdict
+
+
+def main(arguments: list[str]) -> int:
+    die_with_parent(int(os.environ["COLLBENCH_LAUNCHER_PID"]))
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(arguments)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        code = failure.exitcode
+        killed = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        write_verdict("torchrun", Verdict(EXIT_JOB, f"rank {rank} {killed}"))
+        return EXIT_JOB
+    except SignalException as error:
+        interrupted = error.sigval == signal.SIGINT
+        return EXIT_INTERRUPTED if interrupted else EXIT_JOB
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

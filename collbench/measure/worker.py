@@ -1,0 +1,161 @@
+"""One rank's walk through the cells of a sweep. Rank 0 alone writes the file and prints.
+
+All ranks walk the same cells in the same order. Before a cell they agree that every rank can run it; a refusal (no
+memory, a type the backend does not take) skips the cell on all ranks together. Anything worse ends the job.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import torch.distributed as dist
+
+from collbench.errors import EXIT_DONE, InputError
+from collbench.measure.cell import CellMeasurement
+from collbench.measure.failure import explain
+from collbench.measure.job import Job, join
+from collbench.measure.keeper import Keeper
+from collbench.measure.process import (
+    VERDICT_DIR,
+    Verdict,
+    announce,
+    claim_stdout,
+    die_with_parent,
+    end_soon_after_a_signal,
+    write_verdict,
+)
+from collbench.progress import Progress
+from collbench.sweep import Cell, Sweep, check_root, plan_cells
+from collbench.topology import CannotForm, Groups, default_group_kinds, form_groups
+
+
+def run_sweep(sweep: Sweep, output: Path, append: bool, as_json: bool, debug: bool) -> int:
+    """Be one rank of `collbench run`: measure what is missing in `output`. Returns this rank's exit code."""
+
+    def work(job: Job, stdout: TextIO) -> Verdict:
+        verdict = walk(job, sweep, output, append, sys.stderr if as_json else stdout)
+        if job.rank == 0 and as_json and verdict.exit_code <= 1:
+            print(load_document(output), file=stdout)
+        return verdict
+
+    return be_a_rank(work, sweep.backend, sweep.timeout_s, debug)
+
+
+def load_document(output: Path) -> str:
+    """The results file as the one JSON document of --json."""
+    import json
+
+    from collbench.results import load_results
+
+    return json.dumps(load_results(output).as_document(), indent=1)
+
+
+def be_a_rank(work: Callable[[Job, TextIO], Verdict], backend: str, timeout_s: float, debug: bool) -> int:
+    """Join the job, do `work`, and leave a verdict however it ends. For every command that runs under torchrun."""
+    rank = int(os.environ["RANK"])
+    die_with_parent(os.getppid())
+    end_soon_after_a_signal(rank)
+    announce(rank)
+    stdout = claim_stdout()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # torch's, on names that we look up in both spellings
+    hosts = ["?"] * int(os.environ["WORLD_SIZE"])
+    store: Any = None
+    try:
+        job = join(backend, timeout_s)
+        hosts, store = [facts.host for facts in job.facts], job.store
+        verdict = work(job, stdout)
+    except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        verdict = explain(error, rank, hosts, store)
+    stdout.flush()
+    write_verdict(f"rank-{rank}", verdict)
+    if verdict.exit_code and verdict.reason and rank == 0 and VERDICT_DIR not in os.environ:
+        print(f"collbench: {verdict.reason}", file=sys.stderr, flush=True)
+    if verdict.exit_code > 1:
+        os._exit(verdict.exit_code)  # a broken group cannot be destroyed: it would wait for those that are gone
+    dist.destroy_process_group()
+    return verdict.exit_code
+
+
+def walk(job: Job, sweep: Sweep, output: Path, append: bool, table: TextIO) -> Verdict:
+    """Measure all that is missing in `output`; the verdict is written there whatever happens.
+
+    Raises on every rank what cannot be turned into a record: InputError, JobError, torch's own errors.
+    """
+    groups, unformed = _form_kinds(sweep, job)
+    check_root(sweep, groups)
+    keeper = Keeper(job, sweep, output, append, groups, unformed, table) if job.rank == 0 else None
+    try:
+        _walk(job, sweep, groups, keeper)
+        verdict = keeper.finish() if keeper is not None else Verdict(EXIT_DONE)
+    except BaseException as error:
+        if keeper is not None:
+            verdict = explain(error, job.rank, [facts.host for facts in job.facts], job.store)
+            keeper.end(verdict)
+        raise
+    return _share(job, verdict)
+
+
+def _walk(job: Job, sweep: Sweep, groups: dict[str, Groups], keeper: Keeper | None) -> None:
+    todo = _plan(job, sweep, groups, keeper)
+    if not todo:
+        return
+    formed = job.form(groups, sweep.timeout_s)
+    progress = Progress(len(todo), "measuring") if job.rank == 0 else None
+    for cell in todo:
+        of_kind = list(range(len(groups[cell.group])))
+        for together in [of_kind] if cell.concurrent else [[index] for index in of_kind]:
+            mine = next((group for index in together if (group := formed[cell.group][index]) is not None), None)
+            ranks = [groups[cell.group][index] for index in together]
+            found = CellMeasurement(job, sweep, cell, mine, ranks).run()
+            if keeper is not None and progress is not None:
+                progress.clear()
+                keeper.keep(cell, found)
+        if progress is not None:
+            progress.advance(f"{cell.collective} {cell.group}")
+    if progress is not None:
+        progress.clear()
+
+
+def _form_kinds(sweep: Sweep, job: Job) -> tuple[dict[str, Groups], dict[str, str]]:
+    """The groups this job can form, and why it cannot form the others."""
+    groups: dict[str, Groups] = {}
+    unformed: dict[str, str] = {}
+    for kind in sweep.group or default_group_kinds(job.layout):
+        try:
+            groups[kind] = form_groups(kind, job.layout)
+        except CannotForm as reason:
+            unformed[kind] = str(reason)
+    return groups, unformed
+
+
+def _plan(job: Job, sweep: Sweep, groups: dict[str, Groups], keeper: Keeper | None) -> list[Cell]:
+    """The cells still to measure: rank 0 opens the file and decides, all ranks learn of it (or of its refusal)."""
+    cells = plan_cells(sweep, groups)
+    answer: list[Any] = [None]
+    if keeper is not None:
+        try:
+            keeper.open()
+            answer[0] = [index for index, cell in enumerate(cells) if not keeper.has(cell)]
+            keeper.begin(len(answer[0]))
+        except InputError as error:
+            answer[0] = str(error)
+    dist.broadcast_object_list(answer, src=0, group=job.control)
+    if isinstance(answer[0], str):
+        raise InputError(answer[0])
+    return [cells[index] for index in answer[0]]
+
+
+def _share(job: Job, verdict: Verdict) -> Verdict:
+    """Rank 0's verdict on all ranks."""
+    code = torch.tensor([verdict.exit_code])
+    dist.broadcast(code, src=0, group=job.control)
+    return verdict if job.rank == 0 else Verdict(int(code))

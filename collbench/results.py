@@ -1,0 +1,259 @@
+"""The results file, `collbench.results/1`: JSON lines, append-only, readable at every moment of a run's life.
+
+A file holds `run` records, each before its `measurement`, `skip` and `end` records. Writers append one line and flush;
+a line torn by a kill is dropped with a warning and overwritten by the next writer. Any other damage is an error that
+names the line. Format history: 1 first version.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from collbench.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = "collbench.results/1"
+
+Record = dict[str, Any]
+
+# What makes a measurement one cell of a sweep: measured once, whatever becomes of the run.
+CELL_FIELDS = (
+    "collective",
+    "group",
+    "group_ranks",
+    "dtype",
+    "redop",
+    "root",
+    "in_place",
+    "size_bytes",
+    "timing",
+    "concurrent",
+    "pass",
+)
+
+# field: (type, may be null or absent, must be at least). Importers leave out what a log does not say.
+_NUMBER = (int, float)
+_MEASUREMENT_FIELDS: dict[str, tuple[type | tuple[type, ...], bool, float | None]] = {
+    "collective": (str, False, None),
+    "size_bytes": (int, False, 0),
+    "time_us": (_NUMBER, False, 0),
+    "timing": (str, False, None),
+    "nranks": (int, True, 1),
+    "nnodes": (int, True, 1),
+    "count": (int, True, 0),
+    "wrong": (int, True, 0),
+    "algbw_GBps": (_NUMBER, True, 0),
+    "busbw_GBps": (_NUMBER, True, 0),
+    "group": (str, True, None),
+    "group_ranks": (list, True, None),
+    "dtype": (str, True, None),
+    "concurrent": (bool, True, None),
+    "in_place": (bool, True, None),
+}
+
+
+@dataclass
+class ResultsFile:
+    """The records of one results file, in file order.
+
+    torn_at_byte: where a torn last line begins (a writer cuts the file there), None where the file ends well.
+    """
+
+    path: Path
+    runs: list[Record] = field(default_factory=list)
+    measurements: list[Record] = field(default_factory=list)
+    skips: list[Record] = field(default_factory=list)
+    ends: list[Record] = field(default_factory=list)
+    torn_at_byte: int | None = None
+
+    def as_document(self) -> dict[str, list[Record]]:
+        """What `run --json` and `show --json` print."""
+        return {"runs": self.runs, "measurements": self.measurements, "skips": self.skips}
+
+
+def cell_key(record: Record) -> tuple[Any, ...]:
+    """What identifies the cell of a measurement record; equal for a repeated measurement of it."""
+    return tuple(tuple(value) if isinstance(value := record.get(name), list) else value for name in CELL_FIELDS)
+
+
+def load_results(path: str | os.PathLike[str]) -> ResultsFile:
+    """Read and check a results file.
+
+    Raises InputError, naming file and line, for a file that is missing, empty, damaged or of another schema. A last
+    line without its newline that does not parse is no damage: it is dropped with a warning.
+    """
+    results = ResultsFile(Path(path))
+    for number, line, start, complete in _lines(results.path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, parse_constant=_refuse_constant)
+            if not isinstance(record, dict):
+                raise ValueError(f"is a JSON {type(record).__name__}, not an object")
+        except (ValueError, RecursionError) as error:
+            if not complete:
+                results.torn_at_byte = start
+                warnings.warn(
+                    f"{path}:{number}: the last line is torn (the run was killed while writing it) and is ignored",
+                    stacklevel=2,
+                )
+                break
+            raise InputError(
+                f"{path}:{number}: not a record of a {SCHEMA} file ({error}): "
+                "restore the file, or delete that line if its loss does not matter"
+            ) from None
+        _add(results, record, number)
+    if not results.runs:
+        raise InputError(f"{path}: holds no records: expected a {SCHEMA} file as 'collbench run -o' writes it")
+    return results
+
+
+def read_results(path: str | os.PathLike[str]) -> pandas.DataFrame:
+    """One DataFrame of a results file: a row per measurement, the contract's fields as columns, plus the run's
+    `backend`, `world_size` and `started`.
+
+    Raises InputError as `load_results` does.
+    """
+    import pandas
+
+    results = load_results(path)
+    runs = {run["run_id"]: run for run in results.runs}
+    rows = []
+    for record in results.measurements:
+        run = runs[record["run_id"]]
+        rows.append({**record, **{name: run.get(name) for name in ("backend", "world_size", "started")}})
+    for row in rows:
+        row.pop("kind")
+    return pandas.DataFrame(rows)
+
+
+class ResultsWriter:
+    """Appends records to a results file, one flushed line each. Holds the file's lock: one writer at a time."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: IO[bytes] = self.path.open("ab")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror}): name another file with -o") from None
+        self._lock()
+        self._checked_end = False
+
+    def append(self, record: Record) -> None:
+        """Write one record. A value that JSON cannot hold (NaN, inf) is a programming error: ValueError."""
+        line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
+        try:
+            if not self._checked_end:
+                self._drop_torn_line()
+            self._file.write(line.encode())
+            self._file.flush()
+        except OSError as error:
+            raise InputError(
+                f"{self.path}: cannot write ({error.strerror}): what was written so far reads; "
+                "make room and run the same command to finish"
+            ) from None
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _lock(self) -> None:
+        import fcntl
+
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{self.path}: another run is writing this file: wait for it, or name another file with -o"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+
+    def _drop_torn_line(self) -> None:
+        """Cut a last line that does not parse; end one that does but lacks its newline. Not before the first append:
+        only then has the file been found to be a results file."""
+        self._checked_end = True
+        *_, last = [(0, b"", 0, True), *_lines(self.path)]
+        _, line, start, complete = last
+        if complete:
+            return
+        try:
+            json.loads(line)
+        except ValueError:
+            self._file.truncate(start)
+        else:
+            self._file.write(b"\n")
+            self._file.flush()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes, int, bool]]:
+    """(number from 1, line, first byte, ends with a newline) of every line."""
+    start = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, line, start, line.endswith(b"\n")
+                start += len(line)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}): expected a {SCHEMA} file") from None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"holds {name}, which no collbench file may: an unknown value is null")
+
+
+def _add(results: ResultsFile, record: Record, number: int) -> None:
+    where = f"{results.path}:{number}"
+    kind = record.get("kind")
+    if kind == "run":
+        if record.get("schema") != SCHEMA:
+            raise InputError(
+                f"{where}: schema {record.get('schema')!r}: this collbench reads {SCHEMA}: "
+                "use the version of collbench that wrote the file"
+            )
+        if not isinstance(record.get("run_id"), str):
+            raise InputError(f"{where}: run record without a run_id: expected a string")
+        results.runs.append(record)
+        return
+    lists = {"measurement": results.measurements, "skip": results.skips, "end": results.ends}
+    if kind not in lists:
+        if not results.runs:
+            raise InputError(f'{where}: not a {SCHEMA} file: its first record must have "kind":"run"')
+        raise InputError(f"{where}: unknown kind of record {kind!r}: expected run, {', '.join(lists)}")
+    if record.get("run_id") not in {run["run_id"] for run in results.runs}:
+        raise InputError(f"{where}: {kind} of run {record.get('run_id')!r}, which no run record before it describes")
+    if kind == "measurement":
+        _check_measurement(record, where)
+    lists[kind].append(record)
+
+
+def _check_measurement(record: Record, where: str) -> None:
+    for name, (types, optional, least) in _MEASUREMENT_FIELDS.items():
+        value = record.get(name)
+        if value is None:
+            if not optional:
+                raise InputError(f"{where}: measurement without {name}: restore the file or delete the line")
+            continue
+        wrong_bool = isinstance(value, bool) and types is not bool
+        if wrong_bool or not isinstance(value, types):
+            raise InputError(f"{where}: {name} is {value!r}: expected {_type_name(types)}")
+        if least is not None and not (math.isfinite(value) and value >= least):  # type: ignore[arg-type]
+            raise InputError(f"{where}: {name} is {value!r}: expected a finite number of at least {least:g}")
+    if record["time_us"] <= 0:
+        raise InputError(f"{where}: time_us is {record['time_us']!r}: expected a time above zero")
+    if record["timing"] not in ("pipelined", "isolated"):
+        raise InputError(f"{where}: timing is {record['timing']!r}: expected pipelined or isolated")
+
+
+def _type_name(types: type | tuple[type, ...]) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list"}
+    return names[types] if isinstance(types, type) else "a number"
