@@ -39,12 +39,12 @@ def number(value: float, width: int) -> str:
 def row(halves: Row) -> str:
     """One line of the table; 13 tokens."""
     left, right = (slowest(half) for half in halves)
-    root = -1 if left["root"] is None else left["root"]
+    root = -1 if left.get("root") is None else left["root"]
     columns = (
         left["size_bytes"],
         left["count"],
         DTYPES[left["dtype"]].nccl_name,
-        left["redop"] or "none",
+        left.get("redop") or "none",
         f"{root:6d}",
     )
     return "{:12d}  {:12d}  {:>8s}  {:>6s}  {:>6s}".format(*columns) + _half(left) + _half(right)
@@ -61,13 +61,13 @@ def _half(record: Record) -> str:
         number(record["algbw_GBps"], BANDWIDTH_WIDTH),
         number(record["busbw_GBps"], BANDWIDTH_WIDTH),
     )
-    wrong = "   N/A" if record.get("wrong") is None else f"{record['wrong']:6g}"
+    wrong = "  N/A" if record.get("wrong") is None else f"{record['wrong']:6g}"
     return "  {:>7s}  {:>6s}  {:>6s}  ".format(*figures) + wrong
 
 
 def head(run: Record, record: Record) -> list[str]:
     """The lines above the rows of the table that `record` belongs to."""
-    collective, sweep = COLLECTIVES[record["collective"]], run.get("sweep", {})
+    collective, sweep = COLLECTIVES[record["collective"]], run.get("sweep") or {}
     step = sweep.get("stepfactor", 2)
     kind = "factor" if step > 1 else "bytes"
     lines = [
@@ -76,15 +76,16 @@ def head(run: Record, record: Record) -> list[str]:
         f"step: {step if step > 1 else sweep.get('stepbytes', 0)}({kind}) "
         f"warmup iters: {sweep.get('warmup_iters', 0)} iters: {sweep.get('iters', 0)} agg iters: 1 "
         f"validation: {sweep.get('check', 0)} graph: 0 unalign: 0",
-        f"# collbench {collective.name}, group {record['group']}, {record['nranks']} ranks, {record['timing']}",
+        f"# collbench {collective.name}, group {record.get('group') or '?'}, {record.get('nranks') or '?'} ranks, "
+        f"{record['timing']}",
     ]
     if not collective.out_of_place:
         lines.append("# collbench: torch runs this collective in place only, so both halves are passes in place")
-    return [*lines, "#", "# Using devices", *_devices(run, record["group"]), "#", *_COLUMNS]
+    return [*lines, "#", "# Using devices", *_devices(run, record.get("group")), "#", *_COLUMNS]
 
 
-def _devices(run: Record, group: str) -> Iterator[str]:
-    groups = run.get("groups", {}).get(group, [])
+def _devices(run: Record, group: str | None) -> Iterator[str]:
+    groups = (run.get("groups") or {}).get(group, [])
     group_of = {rank: index for index, ranks in enumerate(groups) for rank in ranks}
     for node in run.get("nodes", []):
         pids = node.get("pids") or [0] * len(node["ranks"])
@@ -111,9 +112,15 @@ def foot(rows: list[Row]) -> list[str]:
 
 
 def table_key(record: Record) -> tuple[Any, ...]:
-    """Records of one table: equal in all that its header says."""
-    names = ("run_id", "collective", "group", "dtype", "redop", "root", "timing", "concurrent")
+    """Records of one table: equal in all that its header says. A row begun by a killed run is ended by the next."""
+    names = ("collective", "group", "dtype", "redop", "root", "timing", "concurrent")
     return tuple(record.get(name) for name in names)
+
+
+def has_columns(record: Record) -> bool:
+    """Whether a record knows all that a row says; one made from another tool's log may not."""
+    known = record["collective"] in COLLECTIVES and record.get("dtype") in DTYPES
+    return known and all(record.get(name) is not None for name in ("in_place", "count", "algbw_GBps", "busbw_GBps"))
 
 
 def is_left(record: Record) -> bool:
@@ -131,7 +138,7 @@ class Printer:
         self._rows: list[Row] = []
 
     def add(self, row_: Row) -> None:
-        key = table_key(row_[0][0])[1:]
+        key = table_key(row_[0][0])
         if key != self._key:
             self.close()
             self._key = key
@@ -153,7 +160,7 @@ class Printer:
 
 
 def rows_of(records: list[Record]) -> Iterator[Row]:
-    """The complete rows that records make, in file order; the last of repeated measurements counts."""
+    """The complete rows that records with all columns make, in file order; the last of repeated measurements counts."""
     rows: dict[tuple[Any, ...], tuple[dict[Any, Record], dict[Any, Record]]] = {}
     for record in records:
         halves = rows.setdefault((*table_key(record), record["size_bytes"]), ({}, {}))

@@ -8,8 +8,8 @@ names the line. Format history: 1 first version.
 from __future__ import annotations
 
 import json
-import math
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,7 +42,8 @@ CELL_FIELDS = (
 
 # field: (type, may be null or absent, must be at least). Importers leave out what a log does not say.
 _NUMBER = (int, float)
-_MEASUREMENT_FIELDS: dict[str, tuple[type | tuple[type, ...], bool, float | None]] = {
+_Fields = dict[str, tuple[type | tuple[type, ...], bool, float | None]]
+_MEASUREMENT_FIELDS: _Fields = {
     "collective": (str, False, None),
     "size_bytes": (int, False, 0),
     "time_us": (_NUMBER, False, 0),
@@ -56,9 +57,26 @@ _MEASUREMENT_FIELDS: dict[str, tuple[type | tuple[type, ...], bool, float | None
     "group": (str, True, None),
     "group_ranks": (list, True, None),
     "dtype": (str, True, None),
+    "redop": (str, True, None),
+    "root": (int, True, 0),
+    "slowest_rank": (int, True, 0),
     "concurrent": (bool, True, None),
     "in_place": (bool, True, None),
 }
+_SKIP_FIELDS: _Fields = {
+    "collective": (str, False, None),
+    "group": (str, False, None),
+    "reason": (str, False, None),
+    "size_bytes": (int, True, 0),
+}
+
+# Columns of `read_results`, whether a file knows them or not; what else a file holds comes after these.
+_COLUMNS = (
+    *("run_id", "collective", "group", "group_ranks", "nranks", "nnodes", "dtype", "redop", "root", "in_place", "pass"),
+    *("size_bytes", "count", "timing", "concurrent", "iterations", "time_us", "time_min_us", "time_p50_us"),
+    *("time_p95_us", "time_max_us", "time_rank_max_us", "slowest_rank", "algbw_GBps", "busbw_GBps", "wrong"),
+    *("backend", "world_size", "started"),
+)
 
 
 @dataclass
@@ -96,10 +114,8 @@ def load_results(path: str | os.PathLike[str]) -> ResultsFile:
         if not line.strip():
             continue
         try:
-            record = json.loads(line, parse_constant=_refuse_constant)
-            if not isinstance(record, dict):
-                raise ValueError(f"is a JSON {type(record).__name__}, not an object")
-        except (ValueError, RecursionError) as error:
+            record = _parse(line)
+        except ValueError as error:
             if not complete:
                 results.torn_at_byte = start
                 warnings.warn(
@@ -118,8 +134,8 @@ def load_results(path: str | os.PathLike[str]) -> ResultsFile:
 
 
 def read_results(path: str | os.PathLike[str]) -> pandas.DataFrame:
-    """One DataFrame of a results file: a row per measurement, the contract's fields as columns, plus the run's
-    `backend`, `world_size` and `started`.
+    """One DataFrame of a results file: a row per measurement, the contract's fields as columns (null where the file
+    does not know them), plus the run's `backend`, `world_size` and `started`.
 
     Raises InputError as `load_results` does.
     """
@@ -133,7 +149,8 @@ def read_results(path: str | os.PathLike[str]) -> pandas.DataFrame:
         rows.append({**record, **{name: run.get(name) for name in ("backend", "world_size", "started")}})
     for row in rows:
         row.pop("kind")
-    return pandas.DataFrame(rows)
+    more = dict.fromkeys(name for row in rows for name in row if name not in _COLUMNS)
+    return pandas.DataFrame(rows, columns=[*_COLUMNS, *more])
 
 
 class ResultsWriter:
@@ -172,6 +189,7 @@ class ResultsWriter:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self._file.close()
             raise InputError(
                 f"{self.path}: another run is writing this file: wait for it, or name another file with -o"
             ) from None
@@ -187,7 +205,7 @@ class ResultsWriter:
         if complete:
             return
         try:
-            json.loads(line)
+            _parse(line)
         except ValueError:
             self._file.truncate(start)
         else:
@@ -205,6 +223,17 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, int, bool]]:
                 start += len(line)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): expected a {SCHEMA} file") from None
+
+
+def _parse(line: bytes) -> Record:
+    """The record in a line. ValueError where it holds none: reader and writer agree on what a torn line is."""
+    try:
+        record = json.loads(line, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"is a JSON {type(record).__name__}, not an object")
+    return record
 
 
 def _refuse_constant(name: str) -> None:
@@ -232,22 +261,31 @@ def _add(results: ResultsFile, record: Record, number: int) -> None:
     if record.get("run_id") not in {run["run_id"] for run in results.runs}:
         raise InputError(f"{where}: {kind} of run {record.get('run_id')!r}, which no run record before it describes")
     if kind == "measurement":
+        _check_fields(record, _MEASUREMENT_FIELDS, where)
         _check_measurement(record, where)
+    elif kind == "skip":
+        _check_fields(record, _SKIP_FIELDS, where)
     lists[kind].append(record)
 
 
-def _check_measurement(record: Record, where: str) -> None:
-    for name, (types, optional, least) in _MEASUREMENT_FIELDS.items():
+def _check_fields(record: Record, fields: _Fields, where: str) -> None:
+    for name, (types, optional, least) in fields.items():
         value = record.get(name)
         if value is None:
             if not optional:
-                raise InputError(f"{where}: measurement without {name}: restore the file or delete the line")
+                raise InputError(f"{where}: {record['kind']} without {name}: restore the file or delete the line")
             continue
         wrong_bool = isinstance(value, bool) and types is not bool
         if wrong_bool or not isinstance(value, types):
             raise InputError(f"{where}: {name} is {value!r}: expected {_type_name(types)}")
-        if least is not None and not (math.isfinite(value) and value >= least):  # type: ignore[arg-type]
+        if least is not None and not least <= value <= sys.float_info.max:  # type: ignore[operator]
             raise InputError(f"{where}: {name} is {value!r}: expected a finite number of at least {least:g}")
+
+
+def _check_measurement(record: Record, where: str) -> None:
+    ranks = record.get("group_ranks") or []
+    if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
+        raise InputError(f"{where}: group_ranks is {ranks!r}: expected a list of whole numbers")
     if record["time_us"] <= 0:
         raise InputError(f"{where}: time_us is {record['time_us']!r}: expected a time above zero")
     if record["timing"] not in ("pipelined", "isolated"):

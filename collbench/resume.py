@@ -37,8 +37,11 @@ def done_cells(path: Path, sweep: Sweep, world_size: int, backend: str, append: 
 
 def _holds_nothing(path: Path) -> bool:
     """Whether a file is empty, or was killed while its very first record was written."""
-    with path.open("rb") as file:
-        start = file.read(2**16)
+    try:
+        with path.open("rb") as file:
+            start = file.read(2**16)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}): name another file with -o") from None
     first = b'{"kind":"run"'
     return not start or (b"\n" not in start and start.startswith(first[: len(start)]))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from collbench.errors import InputError
 
@@ -29,14 +30,17 @@ for _power, _letter in ((1, "Ki"), (2, "Mi"), (3, "Gi"), (4, "Ti")):
 _TIME_UNITS = {"": 1e-6, "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
-def _split(text: object, what: str, expected: str) -> tuple[float, str]:
+_LARGEST_SIZE = 2**63 - 1  # what a tensor can be
+
+
+def _split(text: object, what: str, expected: str) -> tuple[str, str]:
     match = _NUMBER.fullmatch(str(text)) if not isinstance(text, bool) else None
     if match is None:
         raise InputError(f"{what} {str(text)!r} is not understood: expected {expected}")
     value = float(match[1])
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{what} {str(text)!r} must be a finite number, not below zero: expected {expected}")
-    return value, match[2]
+    return match[1], match[2]
 
 
 def parse_size(text: object, what: str = "size") -> int:
@@ -49,7 +53,11 @@ def parse_size(text: object, what: str = "size") -> int:
     factor = _SIZE_UNITS.get(unit.lower())
     if factor is None:
         raise InputError(f"{what} {str(text)!r} has the unknown unit {unit!r}: expected {expected}")
-    return int(value * factor)
+    # Exact: in floats 1.001kB would be 1000.99... bytes.
+    size = Decimal(value) * factor
+    if size > _LARGEST_SIZE:
+        raise InputError(f"{what} {str(text)!r} is more than any memory holds: expected {expected}")
+    return int(size)
 
 
 def parse_rate(text: object, what: str = "bandwidth") -> float:
@@ -59,9 +67,10 @@ def parse_rate(text: object, what: str = "bandwidth") -> float:
     factor = _RATE_UNITS.get(unit)
     if factor is None:
         raise InputError(f"{what} {str(text)!r} has the unknown unit {unit!r}: expected {expected}")
-    if value == 0:
-        raise InputError(f"{what} {str(text)!r} must be above zero: expected {expected}")
-    return value * factor
+    rate = float(value) * factor
+    if not 0 < rate < math.inf:
+        raise InputError(f"{what} {str(text)!r} must be finite and above zero: expected {expected}")
+    return rate
 
 
 def parse_latency(text: object, what: str = "latency") -> float:
@@ -71,12 +80,12 @@ def parse_latency(text: object, what: str = "latency") -> float:
     factor = _TIME_UNITS.get(unit)
     if factor is None:
         raise InputError(f"{what} {str(text)!r} has the unknown unit {unit!r}: expected {expected}")
-    return value * factor
+    return float(value) * factor
 
 
 def format_size(size_bytes: float) -> str:
     """`8 B`, `64 KiB`, `1.5 MiB`: at most four digits, binary units."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if size_bytes >= 1024**power:
             return f"{size_bytes / 1024**power:.4g} {unit}"
     return f"{size_bytes:.4g} B"
@@ -85,6 +94,6 @@ def format_size(size_bytes: float) -> str:
 def format_time_us(time_us: float) -> str:
     """`12.3 us`, `4.56 ms`, `1.2 s`: three digits, the unit that reads best."""
     for factor, unit in ((1e6, "s"), (1e3, "ms")):
-        if time_us >= factor:
-            return f"{time_us / factor:.3g} {unit}" if time_us / factor < 1000 else f"{time_us / factor:.0f} {unit}"
+        if time_us >= 0.9995 * factor:  # three digits of 999.7 us are 1 ms
+            return f"{time_us / factor:.3g} {unit}" if time_us / factor < 999.5 else f"{time_us / factor:.0f} {unit}"
     return f"{time_us:.3g} us"

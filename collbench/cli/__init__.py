@@ -13,7 +13,7 @@ import warnings
 from importlib import import_module
 
 from collbench import __version__
-from collbench.errors import EXIT_INPUT, EXIT_INTERRUPTED, CollbenchError, one_of
+from collbench.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_JOB, CollbenchError, one_of
 
 # In the order of the pipeline; the one-line help stands here so that --help loads no command.
 COMMANDS = {
@@ -52,7 +52,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit code. `argv` defaults to the process's own arguments."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        return _main(argv)
+        code = _main(argv)
+        sys.stdout.flush()  # here, where a closed pipe is caught
+        return code
     except SystemExit as stop:  # argparse: --help and usage errors
         return int(stop.code or 0)
     except BrokenPipeError:  # `collbench show | head`
@@ -66,6 +68,12 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"collbench: {error}", file=sys.stderr)
         return error.exit_code
+    except Exception as error:  # a bug: still one line, and not exit code 1, which is an answer
+        if "--debug" in argv:
+            raise
+        reason = (str(error).strip().splitlines() or [""])[0]
+        print(f"collbench: {type(error).__name__}: {reason} (--debug shows where)", file=sys.stderr)
+        return EXIT_JOB
 
 
 def _main(argv: list[str]) -> int:
@@ -91,7 +99,7 @@ def _main(argv: list[str]) -> int:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     args = parser.parse_args(argv[1:])
     args.argv = argv[1:]  # what a launcher passes on to its workers
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     return int(command.run(args))
 
 

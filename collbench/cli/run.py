@@ -11,7 +11,7 @@ from typing import Any
 
 from collbench.errors import InputError
 from collbench.resume import done_cells
-from collbench.sweep import Sweep, load_sweep, plan_cells
+from collbench.sweep import Sweep, check_root, load_sweep, plan_cells
 from collbench.topology import CannotForm, Groups, Layout, default_group_kinds, form_groups
 from collbench.units import format_size
 
@@ -130,6 +130,7 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
             groups[kind] = form_groups(kind, layout)
         except CannotForm as reason:
             print(f"collbench: group {kind} would be skipped: {reason}", file=sys.stderr)
+    check_root(sweep, groups)
     cells = plan_cells(sweep, groups)
     if not cells:
         raise InputError("nothing to measure: no group of the sweep can be formed by this job")

@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from collbench.nccl_table import Printer, rows_of
+from collbench.nccl_table import Printer, has_columns, rows_of
 from collbench.results import Record, ResultsFile, load_results
 from collbench.units import format_size
 
@@ -48,13 +48,30 @@ def _print_csv(measurements: list[Record]) -> None:
 
 
 def _print_nccl_tests(results: ResultsFile) -> None:
-    for run in results.runs:
-        of_run = [record for record in results.measurements if record["run_id"] == run["run_id"]]
+    for runs in _continued(results.runs):
+        ids = {run["run_id"] for run in runs}
+        all_of_run = [record for record in results.measurements if record["run_id"] in ids]
+        of_run = [record for record in all_of_run if has_columns(record)]
+        if len(of_run) < len(all_of_run):
+            print(
+                f"collbench: note: {len(all_of_run) - len(of_run)} measurements lack what a row of nccl-tests says "
+                "(count, datatype, in place ...) and are left out: --csv has them",
+                file=sys.stderr,
+            )
         shown = "pipelined" if any(record["timing"] == "pipelined" for record in of_run) else "isolated"
-        printer = Printer(run, sys.stdout.write)
+        printer = Printer(runs[0], sys.stdout.write)
         for row in rows_of([record for record in of_run if record["timing"] == shown]):
             printer.add(row)
         printer.close()
+
+
+def _continued(runs: list[Record]) -> list[list[Record]]:
+    """The runs that went on with one another: a run that was killed, and those that measured the rest."""
+    together: dict[str, list[Record]] = {}
+    for run in runs:
+        same = [run.get("identity"), run.get("world_size"), run.get("backend")]
+        together.setdefault(json.dumps(same) if run.get("identity") else run["run_id"], []).append(run)
+    return list(together.values())
 
 
 def _print_table(results: ResultsFile) -> None:
@@ -68,7 +85,7 @@ def _print_table(results: ResultsFile) -> None:
                 record.get("group") or "-",
                 str(record.get("nranks") or "-"),
                 record["timing"],
-                {True: "yes", False: "no"}.get(record.get("in_place"), "-"),
+                {True: "yes", False: "no", None: "-"}[record.get("in_place")],
                 format_size(record["size_bytes"]),
                 f"{record['time_us']:.2f}",
                 _figure(record.get("algbw_GBps")),

@@ -80,19 +80,16 @@ class CellMeasurement:
         return None
 
     def _probe(self) -> str | None:
-        """The first operation. A refusal comes from the call itself; what fails later is the job's failure."""
+        """The first operation; the reason where the backend refuses it, as all ranks' backends then do."""
         if self._group is None:
             return None
         begun = now_ns()
         try:
-            work = self._issue(self._job.device.issues_async)
+            timing.run_once(self._issue, self._job.device)
         except (RuntimeError, ValueError, TypeError) as error:
             if is_broken_peer(error):
                 raise
             return f"{self._job.device.backend} refuses it: {first_line(error)}"
-        if work is not None:
-            work.wait()
-        self._job.device.synchronize()
         self._probe_ns = now_ns() - begun
         return None
 
@@ -104,7 +101,7 @@ class CellMeasurement:
             return None
         refusals: list[Any] = [None] * self._job.world_size
         dist.all_gather_object(refusals, refusal, group=self._job.control)
-        return next(reason for reason in refusals if reason is not None)
+        return next(str(reason) for reason in refusals if reason is not None)
 
     def _longest_probe_s(self) -> float:
         longest = torch.tensor([self._probe_ns])

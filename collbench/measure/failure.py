@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 from typing import Any
 
 from collbench.errors import EXIT_INTERRUPTED, EXIT_JOB, CollbenchError
-from collbench.measure.process import Terminated, Verdict
+from collbench.measure.process import ENDED_BY_LAUNCHER, Terminated, Verdict
 
 _REPORT_WAIT_S = 1.0  # for the living ranks to say that they live; less than the grace after a signal
 
 
+_SOURCE_PLACE = re.compile(r"^\[\S+:\d+\]\s*")  # gloo begins its messages with a place in its own source
+_ADVICE = re.compile(r"\. This is typically caused by.*")
+
+
 def first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    """The first line of an error's message, without what helps gloo's developers alone."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return _ADVICE.sub("", _SOURCE_PLACE.sub("", line))[:200] or type(error).__name__
 
 
 def is_broken_peer(error: BaseException) -> bool:
@@ -27,15 +34,13 @@ def explain(error: BaseException, rank: int, hosts: list[str], store: Any) -> Ve
     if isinstance(error, KeyboardInterrupt):
         return Verdict(EXIT_INTERRUPTED, "interrupted")
     if isinstance(error, Terminated):
-        return Verdict(EXIT_JOB, "ended by its launcher")
+        return Verdict(EXIT_JOB, ENDED_BY_LAUNCHER)
     if isinstance(error, CollbenchError):
         return Verdict(error.exit_code, str(error))
     try:
         silent = _silent_ranks(rank, len(hosts), store) if is_broken_peer(error) else []
     except KeyboardInterrupt:  # the other ranks were interrupted a moment earlier
         return Verdict(EXIT_INTERRUPTED, "interrupted")
-    except Terminated:
-        silent = []
     if silent:
         names = ", ".join(f"rank {r} (host {hosts[r]})" for r in silent)
         return Verdict(EXIT_JOB, f"{names} died or hangs: {first_line(error)}")
@@ -43,13 +48,14 @@ def explain(error: BaseException, rank: int, hosts: list[str], store: Any) -> Ve
 
 
 def _silent_ranks(rank: int, world_size: int, store: Any) -> list[int]:
-    with suppress(RuntimeError):
+    """The other ranks that do not report their own failure in time."""
+    silent = [other for other in range(world_size) if other != rank]
+    # A launcher ends the living ranks soon after one died; those have reported by then.
+    with suppress(RuntimeError, Terminated):
         store.set(f"failed/{rank}", "1")
         give_up = time.monotonic() + _REPORT_WAIT_S
-        silent = [other for other in range(world_size) if other != rank]
         while silent and time.monotonic() < give_up:
             silent = [other for other in silent if not store.check([f"failed/{other}"])]
             time.sleep(0.02)
-        # All silent: it is this rank that lost the others, not the others that died.
-        return silent if len(silent) < world_size - 1 or world_size == 2 else []
-    return []
+    # All silent: it is this rank that lost the others, not the others that died.
+    return silent if len(silent) < world_size - 1 or world_size == 2 else []

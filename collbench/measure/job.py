@@ -12,6 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
 
 from collbench.errors import JobError
 from collbench.measure.clock import Deadline, offset_to_rank0_ns
@@ -82,8 +84,10 @@ def join(backend: str, timeout_s: float) -> Job:
     local_world_size = int(_first("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") or world_size)
     device = open_device(backend or default_backend(), local_rank, local_world_size)
     try:
-        store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
-        dist.init_process_group("gloo", store=dist.PrefixStore("collbench", store), rank=rank, world_size=world_size)
+        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
+        dist.init_process_group(
+            "gloo", store=distributed_c10d.PrefixStore("collbench", store), rank=rank, world_size=world_size
+        )
     except (RuntimeError, ValueError) as error:
         raise JobError(
             f"the ranks did not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
@@ -97,7 +101,13 @@ def join(backend: str, timeout_s: float) -> Job:
     dist.all_gather_object(everyone, mine, group=control)
     deadline = Deadline(control, offset_to_rank0_ns(control))
     return Job(
-        rank, world_size, control, dist.PrefixStore("failures", store), device, deadline, tuple(_with_nodes(everyone))
+        rank,
+        world_size,
+        control,
+        distributed_c10d.PrefixStore("failures", store),
+        device,
+        deadline,
+        tuple(_with_nodes(everyone)),
     )
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from collbench.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB, InputError
 from collbench.measure.environment import gpus_without_torch, torch_facts
-from collbench.measure.process import GRACE_S, VERDICT_DIR, Verdict, read_verdict
+from collbench.measure.process import ENDED_BY_LAUNCHER, GRACE_S, VERDICT_DIR, Verdict, read_verdict
 
 GLOO_RANKS = 2
+_POLL_S = 0.1
 
 
 def is_worker() -> bool:
@@ -47,8 +51,8 @@ def choose_ranks(nproc: int | None, backend: str) -> tuple[int, str, str]:
     return nproc or GLOO_RANKS, "gloo", why
 
 
-def launch(arguments: list[str], nproc: int, backend: str) -> Verdict:
-    """Run `python -m collbench ARGUMENTS` as `nproc` ranks on this machine; stdout and stderr are theirs.
+def launch(arguments: list[str], nproc: int, backend: str, stdout: IO[str] | None = None) -> Verdict:
+    """Run `python -m collbench ARGUMENTS` as `nproc` ranks on this machine; they write to this process's stdout (or `stdout`) and stderr.
 
     Returns the job's verdict; no process of it is left running, whatever happens.
     """
@@ -62,9 +66,10 @@ def launch(arguments: list[str], nproc: int, backend: str) -> Verdict:
             ],
             env=_environment(folder, backend),
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
         )
-        interrupted = _wait(job)
+        interrupted = _wait(job, Path(folder))
         _end_stragglers(Path(folder))
         return _verdict(Path(folder), job.returncode, interrupted)
 
@@ -78,44 +83,67 @@ def _environment(folder: str, backend: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, [package_home, os.environ.get("PYTHONPATH")])),
     }
     environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own choice, without its banner
-    environment.setdefault("LOGLEVEL", "CRITICAL")  # torchrun's account of a failure; the verdict says it in one line
     if backend == "gloo" and sys.platform == "linux":
         # One machine: the loopback, whatever the host name resolves to.
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
     return environment
 
 
-def _wait(job: subprocess.Popen[bytes]) -> bool:
-    """Wait for the job; whether it was interrupted. SIGINT and SIGTERM to this process end the job."""
+def _wait(job: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Wait for the job; whether it was interrupted. SIGINT and SIGTERM to this process end the job.
+
+    Ranks end within GRACE_S of a signal or of a peer's failure, torchrun soon after; what has not by then, is killed.
+    """
+    give_up = math.inf
     interrupted = False
     previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        while True:
+        while job.poll() is None:
             try:
-                # Once interrupted: ranks end within GRACE_S of the signal, torchrun soon after.
-                job.wait(timeout=GRACE_S + 1.5 if interrupted else None)
-                return interrupted
+                with suppress(subprocess.TimeoutExpired):
+                    job.wait(timeout=_POLL_S)
+                if give_up == math.inf and any(_failed(folder)):
+                    give_up = time.monotonic() + GRACE_S + 1.0
+                if time.monotonic() > give_up:
+                    _kill_ranks(folder)
+                if time.monotonic() > give_up + 1.0:
+                    job.kill()
             except KeyboardInterrupt:
                 if interrupted:
                     job.kill()
                 interrupted = True
+                give_up = time.monotonic() + GRACE_S + 1.0
                 with suppress(ProcessLookupError):
                     job.send_signal(signal.SIGINT)
-            except subprocess.TimeoutExpired:
-                job.kill()
     finally:
         signal.signal(signal.SIGTERM, previous)
+    return interrupted
+
+
+def _failed(folder: Path) -> Iterator[bool]:
+    """Of every rank that has a verdict, whether it is a failure of the job."""
+    for path in folder.glob("rank-*.json"):
+        verdict = read_verdict(folder, path.stem)
+        yield verdict is not None and verdict.exit_code > 1
+
+
+def _kill_ranks(folder: Path) -> None:
+    for pid in _living(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _end_stragglers(folder: Path) -> None:
     """Kill ranks that outlived torchrun (they get a signal when it dies; this is for those that hang)."""
-    pids = [int(path.read_text()) for path in folder.glob("rank-*.pid")]
     give_up = time.monotonic() + GRACE_S + 0.5
-    while (alive := [pid for pid in pids if _is_ours(pid, folder)]) and time.monotonic() < give_up:
+    while _living(folder) and time.monotonic() < give_up:
         time.sleep(0.05)
-    for pid in alive:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    _kill_ranks(folder)
+
+
+def _living(folder: Path) -> list[int]:
+    pids = [int(text) for path in folder.glob("rank-*.pid") if (text := path.read_text())]
+    return [pid for pid in pids if _is_ours(pid, folder)]
 
 
 def _is_ours(pid: int, folder: Path) -> bool:
@@ -131,18 +159,21 @@ def _verdict(folder: Path, returncode: int, interrupted: bool) -> Verdict:
     if interrupted:
         return Verdict(EXIT_INTERRUPTED, "interrupted")
     rank0, torchrun = read_verdict(folder, "rank-0"), read_verdict(folder, "torchrun")
+    if returncode < 0 and not any(_failed_by_itself(folder)):
+        return Verdict(EXIT_JOB, f"torchrun was killed by {signal.Signals(-returncode).name}")
     if rank0 is not None and (rank0.exit_code != EXIT_JOB or torchrun is None):
         return rank0
-    if returncode == EXIT_DONE:
-        return rank0 or Verdict(EXIT_DONE)
-    # The rank that failed first knows best, where it lived to say so.
     if torchrun is not None and torchrun.reason:
+        # A rank that could still say why it failed knows best; of one that was killed, torchrun knows.
         first = torchrun.reason.split()[1]
         own = read_verdict(folder, f"rank-{first}")
-        if own is not None and own.reason and "killed" not in torchrun.reason:
-            return own
-        reason = torchrun.reason + (f"; rank 0 saw: {rank0.reason}" if rank0 and rank0.reason and first != "0" else "")
-        return Verdict(EXIT_JOB, reason)
-    if returncode < 0:
-        return Verdict(EXIT_JOB, f"torchrun was killed by {signal.Signals(-returncode).name}")
+        return own if own is not None and own.reason else torchrun
+    if returncode == EXIT_DONE:
+        return Verdict(EXIT_DONE)
     return Verdict(EXIT_JOB, "the ranks could not be started: see torchrun's message above ('collbench env' may help)")
+
+
+def _failed_by_itself(folder: Path) -> Iterator[bool]:
+    for path in folder.glob("rank-*.json"):
+        verdict = read_verdict(folder, path.stem)
+        yield verdict is not None and verdict.exit_code > 1 and verdict.reason != ENDED_BY_LAUNCHER

@@ -91,12 +91,16 @@ def _inputs(cell: Cell, rank: int, nranks: int) -> list[float]:
     if not COLLECTIVES[cell.collective].reduces:
         return [float((place * 7 + rank * 5) % min(_PERIOD, limit + 1)) for place in range(_PERIOD)]
     if cell.redop == "prod":  # at most three ranks hold a 2 at one place: products stay at 8
-        return [2.0 if (place - rank) % max(nranks, 4) < min(3, nranks) else 1.0 for place in range(_PERIOD)]
+        return [2.0 if (place - rank) % max(nranks + 1, 4) < min(3, nranks) else 1.0 for place in range(_PERIOD)]
     if cell.redop in ("max", "min"):
         return [float((place * 7 + rank * 5) % min(_PERIOD, limit + 1)) for place in range(_PERIOD)]
     # sum, avg: where all ranks at 3 would pass the limit, only one rank in `sparse` holds anything at one place.
     sparse = -(-3 * nranks // (limit - 3))
-    return [float(1 + (place + rank) % 3) if (place + rank) % sparse == 0 else 0.0 for place in range(_PERIOD)]
+    # Rank 0 counts in another order: else 3, 6, ... ranks had equal sums everywhere, and a misplaced share were right.
+    return [
+        float(1 + (place + rank if rank else place * 7 % _PERIOD) % 3) if (place + rank) % sparse == 0 else 0.0
+        for place in range(_PERIOD)
+    ]
 
 
 def _reduced(cell: Cell, nranks: int) -> list[float]:

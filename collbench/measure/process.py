@@ -18,6 +18,7 @@ from collbench.errors import EXIT_INTERRUPTED, EXIT_JOB
 
 VERDICT_DIR = "COLLBENCH_VERDICT_DIR"
 GRACE_S = 2.0  # from a signal to the end of a rank that hangs in a collective
+ENDED_BY_LAUNCHER = "ended by its launcher"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -71,9 +72,7 @@ def end_soon_after_a_signal(rank: int) -> None:
         received = os.read(reading, 1)
         time.sleep(GRACE_S)
         interrupted = received == bytes([signal.SIGINT])
-        verdict = (
-            Verdict(EXIT_INTERRUPTED, "interrupted") if interrupted else Verdict(EXIT_JOB, "ended by its launcher")
-        )
+        verdict = Verdict(EXIT_INTERRUPTED, "interrupted") if interrupted else Verdict(EXIT_JOB, ENDED_BY_LAUNCHER)
         write_verdict(f"rank-{rank}", verdict)
         os._exit(verdict.exit_code)
 

@@ -3,6 +3,7 @@ verdict file instead of a traceback."""
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from collbench.measure.process import Verdict, die_with_parent, write_verdict
 
 def main(arguments: list[str]) -> int:
     die_with_parent(int(os.environ["COLLBENCH_LAUNCHER_PID"]))
+    logging.disable(logging.CRITICAL)  # torchrun's own account of a failure: the verdict says it in one line
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun

@@ -40,7 +40,7 @@ def run_sweep(sweep: Sweep, output: Path, append: bool, as_json: bool, debug: bo
     """Be one rank of `collbench run`: measure what is missing in `output`. Returns this rank's exit code."""
 
     def work(job: Job, stdout: TextIO) -> Verdict:
-        verdict = walk(job, sweep, output, append, sys.stderr if as_json else stdout)
+        verdict = walk(job, sweep, output, append, debug, sys.stderr if as_json else stdout)
         if job.rank == 0 and as_json and verdict.exit_code <= 1:
             print(load_document(output), file=stdout)
         return verdict
@@ -85,23 +85,23 @@ def be_a_rank(work: Callable[[Job, TextIO], Verdict], backend: str, timeout_s: f
     return verdict.exit_code
 
 
-def walk(job: Job, sweep: Sweep, output: Path, append: bool, table: TextIO) -> Verdict:
-    """Measure all that is missing in `output`; the verdict is written there whatever happens.
-
-    Raises on every rank what cannot be turned into a record: InputError, JobError, torch's own errors.
-    """
-    groups, unformed = _form_kinds(sweep, job)
-    check_root(sweep, groups)
-    keeper = Keeper(job, sweep, output, append, groups, unformed, table) if job.rank == 0 else None
+def walk(job: Job, sweep: Sweep, output: Path, append: bool, debug: bool, table: TextIO) -> Verdict:
+    """Measure all that is missing in `output`. The verdict, also on a failure, is the last record there."""
+    hosts = [facts.host for facts in job.facts]
+    keeper: Keeper | None = None
     try:
+        groups, unformed = _form_kinds(sweep, job)
+        check_root(sweep, groups)
+        keeper = Keeper(job, sweep, output, append, groups, unformed, table) if job.rank == 0 else None
         _walk(job, sweep, groups, keeper)
-        verdict = keeper.finish() if keeper is not None else Verdict(EXIT_DONE)
+        return _share(job, keeper.finish() if keeper is not None else Verdict(EXIT_DONE))
     except BaseException as error:
+        if debug:
+            traceback.print_exc()
+        verdict = explain(error, job.rank, hosts, job.store)
         if keeper is not None:
-            verdict = explain(error, job.rank, [facts.host for facts in job.facts], job.store)
             keeper.end(verdict)
-        raise
-    return _share(job, verdict)
+        return verdict
 
 
 def _walk(job: Job, sweep: Sweep, groups: dict[str, Groups], keeper: Keeper | None) -> None:

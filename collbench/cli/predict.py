@@ -1,0 +1,153 @@
+"""`collbench predict`: a training step's time, its exposed communication and its memory, without running it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from collbench.cli.step_flags import add_step_flags, step_options
+from collbench.errors import InputError
+from collbench.predict.cost import CostModel
+from collbench.predict.prediction import StepPrediction
+from collbench.predict.step import predict_step
+from collbench.predict.workload import Workload
+from collbench.units import format_size, format_time_us, parse_latency, parse_rate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `predict`."""
+    parser.add_argument("workload", metavar="WORKLOAD.toml", help="layers, their tensors and their times")
+    costs = parser.add_argument_group("what a collective takes: a model, or link figures")
+    source = costs.add_mutually_exclusive_group(required=True)
+    source.add_argument("--model", metavar="MODEL.json", help="a model file, from collbench fit")
+    source.add_argument(
+        "--bandwidth", type=parse_rate, metavar="B", help="one rank's one-way link rate: 25GB/s, 200Gb/s"
+    )
+    costs.add_argument("--latency", type=parse_latency, metavar="L", help="per algorithm step: 5us (default 0)")
+    costs.add_argument("--inter-bandwidth", type=parse_rate, metavar="B", help="between nodes (default: --bandwidth)")
+    costs.add_argument("--inter-latency", type=parse_latency, metavar="L", help="between nodes (default: --latency)")
+    costs.add_argument("--timing", choices=["pipelined", "isolated"], help="the regime to take from the model")
+    layout = parser.add_argument_group("layout (default: the model's own)")
+    layout.add_argument("--nodes", "--nnodes", type=int, metavar="N")
+    layout.add_argument("--ranks-per-node", type=int, metavar="R")
+    step = add_step_flags(parser)
+    step.add_argument("--micro-batches", type=int, metavar="M", help="micro-batches altogether")
+    step.add_argument("--no-overlap", dest="overlap", action="store_false", help="hide no communication")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, and print the answer."""
+    workload, model = Workload.from_toml(args.workload), _model(args)
+    prediction = predict_step(
+        workload,
+        model,
+        args.strategy,
+        nodes=args.nodes,
+        ranks_per_node=args.ranks_per_node,
+        micro_batches=args.micro_batches,
+        overlap=args.overlap,
+        timing=args.timing,
+        **step_options(args),
+    )
+    if args.json:
+        print(json.dumps(prediction.to_dict(), indent=2, allow_nan=False))
+    else:
+        print(format_prediction(prediction))
+    return 0
+
+
+def _model(args: argparse.Namespace) -> CostModel:
+    links = {
+        "--latency": args.latency,
+        "--inter-bandwidth": args.inter_bandwidth,
+        "--inter-latency": args.inter_latency,
+    }
+    given = [flag for flag, value in links.items() if value is not None]
+    if args.model is not None:
+        if given:
+            raise InputError(f"{given[0]} goes with --bandwidth, not with --model: leave one out")
+        from collbench.model.store import load_model
+
+        return load_model(args.model)
+    from collbench.model.link import LinkModel
+
+    return LinkModel(
+        bandwidth_GBps=args.bandwidth,
+        latency_us=(args.latency or 0.0) * 1e6,
+        inter_bandwidth_GBps=args.inter_bandwidth,
+        inter_latency_us=None if args.inter_latency is None else args.inter_latency * 1e6,
+    )
+
+
+def format_prediction(prediction: StepPrediction) -> str:
+    """The report a person reads: times, collectives, memory, notes."""
+    placement = prediction.placement
+    layout = f"{placement.nodes} x {placement.ranks_per_node} ranks (nodes x ranks per node)"
+    if placement.replicas > 1:
+        layout += f", mesh {placement.replicas}x{placement.shard.nranks}"
+    parts = [
+        f"{prediction.workload}: {prediction.strategy} on {layout}",
+        _times(prediction),
+        _table(_collectives(prediction)),
+        _table(_memory(prediction)),
+        "\n".join(f"note: {note}" for note in prediction.notes),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _times(prediction: StepPrediction) -> str:
+    step, comm, exposed = prediction.step_ms, prediction.comm_ms, prediction.exposed_comm_ms
+    low_high = prediction.step_ms_interval
+    shares = f"{100 * exposed / step:.1f} % of the step; {100 * (1 - exposed / comm):.1f} % of communication is hidden"
+    rows = [
+        ("step", _ms(step), f"90 % interval {low_high[0]:.3f} to {low_high[1]:.3f} ms" if low_high else ""),
+        ("compute", _ms(prediction.compute_ms), "the step with free communication"),
+        ("communication", _ms(comm), "all collectives, one after another"),
+        ("exposed", _ms(exposed), shares if comm else ""),
+        ("exposed tail", _ms(prediction.exposed_tail_ms), "after the last backward computation"),
+    ]
+    if prediction.windows is not None and prediction.total_ms is not None:
+        windows = f"{sum(prediction.windows)} micro-batches, {len(prediction.windows)} gradient syncs"
+        rows.append(("total", _ms(prediction.total_ms), windows))
+    if prediction.tokens_per_s is not None:
+        tflops = prediction.tflops_per_rank
+        rows.append(("tokens/s", f"{prediction.tokens_per_s:.4g}", f"{tflops:.4g} TFLOP/s a rank" if tflops else ""))
+    return "\n".join(f"  {name:<15}{value:>15}   {words}".rstrip() for name, value, words in rows)
+
+
+def _collectives(prediction: StepPrediction) -> list[list[str]]:
+    if not prediction.collectives:
+        return []
+    rows = [["collective", "group", "ranks", "nodes", "dtype", "size", "count", "time each", "together"]]
+    for entry in prediction.collectives:
+        call, group = entry.call, entry.call.group
+        counts = [str(group.nranks), str(group.nnodes), call.dtype, format_size(call.size_bytes), str(entry.count)]
+        times = [format_time_us(entry.time_ms * 1e3), format_time_us(entry.time_ms * 1e3 * entry.count)]
+        rows.append([call.collective, group.name, *counts, *times])
+    return rows
+
+
+def _memory(prediction: StepPrediction) -> list[list[str]]:
+    memory = prediction.memory
+    columns = {
+        "parameters": memory.parameters_GB,
+        "gradients": memory.gradients_GB,
+        "optimizer": memory.optimizer_GB,
+        "persistent": memory.persistent_GB,
+        "gathered peak": memory.gathered_peak_GB,
+    }
+    return [["memory per rank (GB)", *columns], ["", *(f"{value:.4g}" for value in columns.values())]]
+
+
+def _table(rows: list[list[str]]) -> str:
+    """Columns padded to their widest cell: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *others in rows:
+        cells = [f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([f"  {first:<{widths[0]}}", *cells]).rstrip())
+    return "\n".join(lines)
+
+
+def _ms(time_ms: float) -> str:
+    return f"{time_ms:.3f} ms"

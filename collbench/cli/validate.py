@@ -1,0 +1,106 @@
+"""`collbench validate`: run the real step here, and compare it with its prediction."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from collbench.cli.step_flags import add_step_flags, step_options
+from collbench.errors import InputError
+from collbench.predict.prediction import StepPrediction
+from collbench.predict.step import predict_step
+from collbench.predict.workload import Workload
+from collbench.validate.compare import parse_tolerance
+
+EPILOG = """\
+The real step is torch's own DistributedDataParallel or fully_shard over the workload's tensors; its computation is
+the workload's milliseconds (matrix products on a GPU, a wait on a CPU). Exit code 1: the step's time is outside the
+tolerance.
+Several nodes: torchrun ... -m collbench validate WORKLOAD.toml --model MODEL.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("workload", metavar="WORKLOAD.toml", help="layers, their tensors and their times")
+    parser.add_argument("--model", metavar="MODEL.json", required=True, help="a model file, from collbench fit")
+    parser.add_argument("--timing", choices=["pipelined", "isolated"], help="the regime to take from the model")
+    parser.add_argument("--tolerance", default="10%", metavar="P", help="of the step's time (default 10%%)")
+    parser.add_argument(
+        "--steps", type=int, default=20, metavar="N", help="measured steps (default 20), after 4 to warm up"
+    )
+    add_step_flags(parser)
+    job = parser.add_argument_group("the job")
+    job.add_argument("--backend", choices=["nccl", "gloo"], help="default: nccl where there are GPUs")
+    job.add_argument("--nproc", type=int, metavar="N", help="ranks to start here (default: as collbench run)")
+    job.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one collective (default 60)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from collbench.measure.launch import choose_ranks, is_worker, launch
+
+    tolerance = parse_tolerance(args.tolerance)
+    if args.steps < 1:
+        raise InputError(f"--steps {args.steps}: expected at least 1")
+    if args.timeout <= 0:
+        raise InputError(f"--timeout {args.timeout:g}: expected seconds above zero")
+    _check_step(args)
+    if not is_worker():
+        ranks, backend, why = choose_ranks(args.nproc, args.backend or "")
+        _predict(args, 1, ranks, overlap=True)  # refuse before ranks are started
+        print(f"collbench: {args.steps} real steps on {ranks} {backend} ranks here ({why})", file=sys.stderr)
+        verdict = launch(["validate", *args.argv, "--backend", backend], ranks, backend)
+        if verdict.exit_code and verdict.reason:
+            print(f"collbench: {verdict.reason}", file=sys.stderr)
+        return verdict.exit_code
+
+    from collbench.predict.placement import place_mesh
+    from collbench.validate.step import Knobs
+    from collbench.validate.worker import validate
+
+    def knobs(nodes: int, ranks_per_node: int) -> Knobs:
+        placement = place_mesh(nodes, ranks_per_node, args.mesh) if args.strategy == "hsdp" else None
+        return Knobs(
+            strategy=args.strategy,
+            bucket_cap_mb=args.bucket_cap_mb,
+            accumulate=args.accumulate,
+            reshard_after_forward=args.reshard_after_forward,
+            mesh=(placement.replicas, placement.shard.nranks) if placement else None,
+        )
+
+    return validate(
+        Workload.from_toml(args.workload),
+        knobs,
+        lambda nodes, ranks_per_node, overlap: _predict(args, nodes, ranks_per_node, overlap=overlap),
+        steps=args.steps,
+        tolerance=tolerance,
+        backend=args.backend or "",
+        timeout_s=args.timeout,
+        as_json=args.json,
+        debug=args.debug,
+    )
+
+
+def _check_step(args: argparse.Namespace) -> None:
+    """InputError for a step that torch itself does not have."""
+    from collbench.validate.compare import check_strategy
+
+    check_strategy(args.strategy)
+    if args.first_bucket_mb is not None:
+        raise InputError("--first-bucket-mb: torch's DistributedDataParallel has no such option: leave it out")
+    if not args.prefetch:
+        raise InputError("--no-prefetch: torch's fully_shard has no such option: leave it out")
+
+
+def _predict(args: argparse.Namespace, nodes: int, ranks_per_node: int, *, overlap: bool) -> StepPrediction:
+    from collbench.model.store import load_model
+
+    return predict_step(
+        Workload.from_toml(args.workload),
+        load_model(args.model),
+        args.strategy,
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        overlap=overlap,
+        timing=args.timing,
+        **step_options(args),
+    )

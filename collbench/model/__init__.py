@@ -1,0 +1,1 @@
+"""Records -> laws -> model file."""

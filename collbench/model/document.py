@@ -1,0 +1,258 @@
+"""The JSON of a model file to laws and back, every value checked. numpy-free and scipy-free.
+
+A value that is not what it must be raises InputError, one line: `model.json: fits[2].alpha_us is nan: expected …`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from collbench.collectives import find_collective
+from collbench.errors import InputError
+from collbench.model.laws import UNKNOWN_LOG, Fit, HeldOutError, Interval, Scaling, Segment
+
+Json = dict[str, Any]
+Convert = Callable[[Any], Any]  # the value read, or ValueError saying what was expected
+
+
+def fit_to_json(fit: Fit) -> Json:
+    """The file's object of a fit: the contract's keys, and `interval_log` and `notes`."""
+    return _plain(asdict(fit))
+
+
+def scaling_to_json(scaling: Scaling) -> Json:
+    return _plain(asdict(scaling))
+
+
+def fit_from_json(record: Any, where: str) -> Fit:
+    values = _read_all(record, _FIT_FIELDS, where)
+    for name, (convert, default) in _OPTIONAL_FIT_FIELDS.items():
+        values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
+    if values["nnodes"] > values["nranks"]:
+        raise InputError(f"{where}.nnodes is {values['nnodes']}: expected at most nranks, {values['nranks']}")
+    return Fit(**values)
+
+
+def scaling_from_json(record: Any, where: str) -> Scaling:
+    return Scaling(**_read_all(record, _SCALING_FIELDS, where))
+
+
+def _plain(record: Json) -> Json:
+    """Tuples as lists, as they are in JSON."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: plain(item) for name, item in value.items()}
+        return [plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+    return {name: plain(value) for name, value in record.items()}
+
+
+def _read_all(record: Any, fields: Mapping[str, Convert], where: str) -> Json:
+    if not isinstance(record, dict):
+        raise InputError(f"{where} is {_short(record)}: expected an object")
+    return {name: _read(record, name, convert, where) for name, convert in fields.items()}
+
+
+def _read(record: Json, name: str, convert: Convert, where: str) -> Any:
+    if name not in record:
+        raise InputError(f"{where}.{name} is missing: fit the results again with 'collbench fit'")
+    try:
+        return convert(record[name])
+    except ValueError as error:
+        raise InputError(f"{where}.{name} is {_short(record[name])}: expected {error}") from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _number(value: Any, expected: str = "a finite number") -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(expected)
+    return value
+
+
+def _not_negative(value: Any) -> float:
+    expected = "a finite number, not below zero"
+    if _number(value, expected) < 0:
+        raise ValueError(expected)
+    return float(value)
+
+
+def _positive(value: Any) -> float:
+    expected = "a finite number above zero"
+    if _number(value, expected) <= 0:
+        raise ValueError(expected)
+    return float(value)
+
+
+def _whole(least: int) -> Convert:
+    def convert(value: Any) -> int:
+        expected = f"a whole number of at least {least}"
+        if _number(value, expected) < least or value != int(value):
+            raise ValueError(expected)
+        return int(value)
+
+    return convert
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("true, false or null")
+    return value
+
+
+def _or_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
+
+
+def _word(*known: str) -> Convert:
+    def convert(value: Any) -> str:
+        if value not in known:
+            raise ValueError(" or ".join(known))
+        return str(value)
+
+    return convert
+
+
+def _collective(value: Any) -> str:
+    try:
+        return find_collective(value).name
+    except InputError as error:
+        raise ValueError(f"a collective ({error})") from None
+
+
+def _interval(convert: Convert) -> Callable[[Any], Interval]:
+    def read(value: Any) -> Interval:
+        expected = "two numbers [low, high]"
+        if not isinstance(value, list) or len(value) != 2:
+            raise ValueError(expected)
+        low, high = convert(value[0]), convert(value[1])
+        if low > high:
+            raise ValueError(f"{expected}, the lower one first")
+        return (low, high)
+
+    return read
+
+
+def _interval_log(value: Any) -> Interval:
+    low, high = _interval(lambda end: float(_number(end)))(value)
+    if low > 0 or high < 0:
+        raise ValueError("two numbers [low, high] around zero")
+    return (low, high)
+
+
+def _curve(value: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, list) or not value:
+        raise ValueError("a list of [size_bytes, time_us]")
+    points: list[tuple[int, float]] = []
+    for index, point in enumerate(value):
+        if not isinstance(point, list) or len(point) != 2:
+            raise ValueError(f"[size_bytes, time_us] as point {index}")
+        try:
+            points.append((_whole(1)(point[0]), _positive(point[1])))
+        except ValueError as error:
+            raise ValueError(f"{error} in point {index}") from None
+        if index and points[index][0] <= points[index - 1][0]:
+            raise ValueError(f"increasing sizes at point {index}")
+    return tuple(points)
+
+
+def _list_of(convert: Convert, *, least: int = 0) -> Callable[[Any], tuple[Any, ...]]:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) < least:
+            raise ValueError("a list" if least == 0 else f"a list of at least {least}")
+        return tuple(convert(item) for item in value)
+
+    return read
+
+
+def _object(make: Callable[..., Any], fields: Mapping[str, Convert]) -> Convert:
+    """An object inside a fit; what is wrong with it is told as the expectation of the key it stands under."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise ValueError("an object")
+        missing = [name for name in fields if name not in value]
+        if missing:
+            raise ValueError(f"the key {missing[0]}")
+        values = {}
+        for name, convert in fields.items():
+            try:
+                values[name] = convert(value[name])
+            except ValueError as error:
+                raise ValueError(f"{name} to be {error}") from None
+        return make(**values)
+
+    return read
+
+
+_SEGMENT_FIELDS: dict[str, Convert] = {
+    "from_bytes": _whole(1),
+    "to_bytes": _whole(1),
+    "alpha_us": _not_negative,
+    "bandwidth_GBps": _positive,
+}
+
+
+def _segment(value: Any) -> Segment:
+    """Its intervals are this program's own addition: without them they are the figures themselves."""
+    plain = _object(dict, _SEGMENT_FIELDS)(value)
+    optional = {
+        "alpha_us_interval": (_not_negative, "alpha_us"),
+        "bandwidth_GBps_interval": (_positive, "bandwidth_GBps"),
+    }
+    for name, (convert, figure) in optional.items():
+        given = value.get(name)
+        plain[name] = (plain[figure], plain[figure]) if given is None else _interval(convert)(given)
+    return Segment(**plain)
+
+
+_FIT_FIELDS: dict[str, Convert] = {
+    "collective": _collective,
+    "group": _text,
+    "nranks": _whole(2),
+    "nnodes": _whole(1),
+    "backend": _or_null(_text),
+    "dtype": _or_null(_text),
+    "in_place": _or_null(_flag),
+    "timing": _word("isolated", "pipelined"),
+    "concurrent": _or_null(_flag),
+    "curve": _curve,
+    "segments": _list_of(_segment, least=1),
+    "alpha_us": _not_negative,
+    "alpha_us_interval": _interval(_not_negative),
+    "busbw_GBps": _positive,
+    "busbw_GBps_interval": _interval(_positive),
+    "n_half_bytes": _not_negative,
+    "error_pct": _object(
+        HeldOutError, {"median": _or_null(_not_negative), "p90": _or_null(_not_negative), "held_out": _flag}
+    ),
+    "points": _whole(1),
+}
+_OPTIONAL_FIT_FIELDS: dict[str, tuple[Convert, Any]] = {
+    "interval_log": (_interval_log, (-UNKNOWN_LOG, UNKNOWN_LOG)),
+    "notes": (_list_of(_text), ()),
+}
+_SCALING_FIELDS: dict[str, Convert] = {
+    "collective": _collective,
+    "group": _text,
+    "backend": _or_null(_text),
+    "dtype": _or_null(_text),
+    "timing": _word("isolated", "pipelined"),
+    "algorithm": _word("ring"),
+    "nranks": _list_of(_whole(2), least=1),
+    "alpha_us_per_step": _not_negative,
+    "link_GBps": _positive,
+}

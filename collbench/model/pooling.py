@@ -1,0 +1,180 @@
+"""Measurements -> one curve per key: rows that can be used, pooled over repeats and over groups of one kind.
+
+The one place where the model meets pandas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas
+
+from collbench.collectives import find_collective
+from collbench.errors import InputError
+from collbench.model.estimate import Floats
+from collbench.units import format_size
+
+# What one fit is made of; nothing is pooled over these.
+KEY = ("collective", "group", "nranks", "nnodes", "backend", "dtype", "in_place", "timing", "concurrent")
+_NEEDED = ("collective", "size_bytes", "time_us", "timing", "nranks")
+_MISSING = "?"  # stands for null while grouping: pandas' own nulls are not equal to themselves
+
+MIN_SIZES = 3  # a line through two points explains anything
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pooled:
+    """The measured curve of one key.
+
+    key: KEY's values.  sizes_bytes, times_us: shape [n], sizes increasing.
+    repeats_log: [n] arrays of log(measurement / its group's median), zeros where nothing was repeated.
+    points: how many measurements it is made of.  notes: what was left out.
+    """
+
+    key: dict[str, object]
+    sizes_bytes: Floats
+    times_us: Floats
+    repeats_log: tuple[Floats, ...]
+    points: int
+    notes: tuple[str, ...]
+
+    @property
+    def noise(self) -> float:
+        """Relative noise of one pooled median, from repeats (1.4826 MAD is σ); 0 where nothing was repeated."""
+        repeated = [logs for logs in self.repeats_log if len(logs) > 1]
+        if not repeated:
+            return 0.0
+        spread = 1.4826 * float(np.median(np.abs(np.concatenate(repeated))))
+        return spread / float(np.sqrt(np.median([len(logs) for logs in repeated])))
+
+
+def pool(frame: pandas.DataFrame, where: str) -> tuple[list[Pooled], list[str]]:
+    """(one curve per key, notes on what could not be used); `where` names the data in errors.
+
+    At each size the repeats of one group of ranks (its runs, passes and roots) are pooled by the median, and the groups
+    of a kind by the maximum: they work at the same time, and a step waits for the slowest.
+
+    Raises InputError where nothing can be fitted, saying why.
+    """
+    missing = [name for name in _NEEDED if name not in frame.columns]
+    if frame.empty or missing:
+        what = "holds no measurements" if frame.empty else f"has no column {', '.join(missing)}"
+        raise InputError(f"{where}{what}: expected measurements as 'collbench run -o' writes them")
+    table, notes = _usable(_normalised(frame), where)
+    curves, small = [], []
+    for key, rows in _by_key(table):
+        sizes = rows["size_bytes"].nunique()
+        if sizes < MIN_SIZES:
+            small.append(f"{_describe(key)}: {sizes} of the {MIN_SIZES} sizes a line needs")
+        else:
+            curves.append(_pooled(key, rows))
+    if not curves:
+        raise InputError(f"{where}{_too_few(table, small)}")
+    return curves, notes + [f"left out: {text}" for text in small]
+
+
+def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
+    """The columns a fit reads, all present; words in their canonical form, nulls as _MISSING, numbers as floats."""
+    table = pandas.DataFrame(index=range(len(frame)))
+    for name in (*KEY, "redop", "group_ranks"):
+        column = frame[name].to_numpy(dtype=object) if name in frame.columns else np.full(len(frame), None, object)
+        table[name] = column
+    for name in ("size_bytes", "time_us", "wrong", "nranks", "nnodes"):
+        column = frame[name] if name in frame.columns else pandas.Series(np.nan, index=frame.index)
+        table[name] = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=float)
+    names = {name: find_collective(name).name for name in table["collective"].unique()}
+    table["collective"] = table["collective"].map(names)
+    table["group"] = table["group"].where(table["group"].notna(), "world")
+    table["group_ranks"] = [tuple(ranks) if isinstance(ranks, (list, tuple)) else () for ranks in table["group_ranks"]]
+    for name in ("backend", "dtype", "in_place", "concurrent", "redop"):
+        table[name] = table[name].where(table[name].notna(), _MISSING)
+    return table
+
+
+def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list[str]]:
+    """The rows that say something about a collective's time, and what the others were."""
+    reasons = {
+        "wrong data": table["wrong"] > 0,
+        "no rank count": table["nranks"].isna(),
+        "one rank only": table["nranks"] <= 1,
+        "size 0": ~(table["size_bytes"] > 0),
+        "no time above zero": ~((table["time_us"] > 0) & np.isfinite(table["time_us"])),
+    }
+    usable = pandas.Series(True, index=table.index)
+    notes = []
+    for reason, bad in reasons.items():
+        count = int((bad & usable).sum())
+        usable &= ~bad
+        if count:
+            notes.append(f"{count} of {len(table)} measurements not used: {reason}")
+    if not usable.any():
+        advice = "measure at least 3 sizes on at least 2 ranks, such as 'collbench run -b 8 -e 64M -f 2'"
+        raise InputError(f"{where}nothing to fit ({'; '.join(notes)}): {advice}")
+    table = table[usable].copy()
+    if table["nnodes"].isna().any():
+        notes.append(f"{int(table['nnodes'].isna().sum())} measurements do not say their nodes: taken as one node")
+    table["nnodes"] = table["nnodes"].fillna(1).astype(int)
+    table["nranks"] = table["nranks"].astype(int)
+    table["size_bytes"] = table["size_bytes"].astype(int)
+    return table, notes
+
+
+def _by_key(table: pandas.DataFrame) -> Iterator[tuple[dict[str, object], pandas.DataFrame]]:
+    """(key, its rows), in the order of the collectives' names, groups and counts."""
+    groups = sorted(table.groupby(list(KEY), sort=False), key=lambda item: tuple(map(_sortable, item[0])))
+    for values, rows in groups:
+        yield (
+            {
+                name: None if isinstance(value, str) and value == _MISSING else value
+                for name, value in zip(KEY, values, strict=True)
+            },
+            rows,
+        )
+
+
+def _sortable(value: object) -> tuple[bool, object]:
+    """Numbers in their order, all else by its text."""
+    number = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    return (not number, value if number else str(value))
+
+
+def _pooled(key: dict[str, object], rows: pandas.DataFrame) -> Pooled:
+    rows, notes = _one_redop(rows)
+    medians = rows.groupby(["size_bytes", "group_ranks"], sort=True)["time_us"].median()
+    curve = medians.groupby(level="size_bytes").max()
+    own_median = rows.groupby(["size_bytes", "group_ranks"], sort=False)["time_us"].transform("median")
+    logs = np.log(rows["time_us"] / own_median).groupby(rows["size_bytes"])
+    return Pooled(
+        key={name: value.item() if isinstance(value, np.generic) else value for name, value in key.items()},
+        sizes_bytes=curve.index.to_numpy(dtype=float),
+        times_us=curve.to_numpy(dtype=float),
+        repeats_log=tuple(values.to_numpy(dtype=float) for _, values in logs),
+        points=len(rows),
+        notes=tuple(notes),
+    )
+
+
+def _one_redop(rows: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Operators take different times and a model does not ask for one: where there are several, sum, else the first."""
+    present = sorted(map(str, rows["redop"].unique()))
+    if len(present) == 1:
+        return rows, []
+    kept = "sum" if "sum" in present else present[0]
+    others = ", ".join(name for name in present if name != kept)
+    return rows[rows["redop"] == kept], [f"redop {kept} alone; left out: {others}"]
+
+
+def _too_few(table: pandas.DataFrame, small: list[str]) -> str:
+    advice = "measure more sizes, such as 'collbench run -b 8 -e 64M -f 2'"
+    sizes = table["size_bytes"].unique()
+    if len(sizes) == 1:
+        return f"all {len(table)} usable measurements are of one size, {format_size(sizes[0])}: {advice}"
+    more = f" (and {len(small) - 1} like it)" if len(small) > 1 else ""
+    return f"too few sizes to fit: {small[0]}{more}: {advice}"
+
+
+def _describe(key: dict[str, object]) -> str:
+    words = [f"{key['collective']} {key['group']}, {key['nranks']} ranks", key["backend"], key["dtype"], key["timing"]]
+    return " ".join(str(word) for word in words if word is not None)

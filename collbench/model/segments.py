@@ -1,0 +1,133 @@
+"""α–β segments: the fewest straight pieces that explain a curve, found exactly, each with its intervals.
+
+A segment's time is alpha + slope · size, fitted by non-negative least squares of residual / time. A dynamic programme
+finds the best cut into 1, 2, 3 and 4 segments; a Bayesian information criterion chooses among them, with a noise floor
+so that clean data buy no segments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from collbench.model.curve import relative_line
+from collbench.model.estimate import Floats
+
+NOISE_FLOOR = 0.01  # relative; below it a difference is no evidence
+MOST_SEGMENTS = 4
+LEAST_POINTS = 4  # a segment has two unknowns; with fewer points than four noise makes one
+CONFIDENCE = 0.90
+
+# What a further segment costs, in units of log(points): two parameters, its place, and the search over all places.
+# Set by simulation: of straight lines with 5 % noise 1 in 150 of 28 points comes out as several segments and 1 in 20
+# of 8 to 12 points, while two segments a factor of 6 apart in α are found 98 times of 100.
+SEGMENT_COST = 5.0
+
+# A slope no data can tell from zero is written as the one that adds this much to the segment's last time, so that
+# every segment has a finite bandwidth and the same formula.
+LEAST_RISE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedSegment:
+    """Points [first, last] of the curve and their line; intervals are 90 % ones, slopes in us per byte."""
+
+    first: int
+    last: int
+    alpha_us: float
+    alpha_us_interval: tuple[float, float]
+    slope_us_per_byte: float
+    slope_interval: tuple[float, float]
+
+
+def fit_segments(sizes_bytes: Floats, times_us: Floats, noise: float = 0.0) -> list[FittedSegment]:
+    """1 to 4 segments over n ≥ 3 points of increasing size, in order, covering all of them.
+
+    `noise` is the relative noise of one point where repeats have measured it. Lines may jump where segments meet, as
+    protocols do.
+    """
+    floor = max(NOISE_FLOOR, noise)
+    cuts = _best_cuts(_segment_costs(sizes_bytes, times_us), floor)
+    lines = [_refined_line(sizes_bytes[a:b], times_us[a:b]) for a, b in cuts]
+    squares = sum(
+        float(np.sum((times_us[a:b] / (alpha + slope * sizes_bytes[a:b]) - 1) ** 2))
+        for (a, b), (alpha, slope) in zip(cuts, lines, strict=True)
+    )
+    freedom = max(len(sizes_bytes) - 2 * len(cuts), 1)
+    spread = max(math.sqrt(squares / freedom), NOISE_FLOOR) * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return [
+        _with_intervals(cut, line, sizes_bytes[cut[0] : cut[1]], spread) for cut, line in zip(cuts, lines, strict=True)
+    ]
+
+
+def _segment_costs(sizes: Floats, times: Floats) -> Floats:
+    """[n, n+1] sums of squared relative residuals of the best line through points [i, j); inf where too few."""
+    n = len(sizes)
+    least = min(LEAST_POINTS, n)
+    costs = np.full((n, n + 1), np.inf)
+    for i in range(n - least + 1):
+        ones, slopes = 1 / times[i:], sizes[i:] / sizes[-1] / times[i:]
+        a, b, c = np.cumsum(ones * ones), np.cumsum(ones * slopes), np.cumsum(slopes * slopes)
+        p, q, count = np.cumsum(ones), np.cumsum(slopes), np.arange(1, n - i + 1)
+        determinant = a * c - b * b
+        with np.errstate(divide="ignore", invalid="ignore"):
+            alpha, slope = (c * p - b * q) / determinant, (a * q - b * p) / determinant
+            explained = alpha * p + slope * q
+        feasible = (determinant > 1e-12 * a * c) & (alpha >= 0) & (slope >= 0)
+        explained = np.where(feasible, explained, np.maximum(p * p / a, q * q / c))
+        costs[i, i + least :] = np.maximum(count - explained, 0.0)[least - 1 :]
+    return costs
+
+
+def _best_cuts(costs: Floats, floor: float) -> list[tuple[int, int]]:
+    """The cut into half-open ranges of points that the information criterion prefers."""
+    n = len(costs)
+    best = costs[0]  # best[j]: points [0, j) in k segments
+    starts: list[np.ndarray[tuple[int, ...], np.dtype[np.intp]]] = []
+    choice, chosen = math.inf, 1
+    for k in range(1, MOST_SEGMENTS + 1):
+        if k > 1:
+            totals = best[:n, None] + costs  # [start of the last segment, end]
+            starts.append(np.argmin(totals, axis=0))
+            best = np.min(totals, axis=0)
+        if not math.isfinite(best[n]):
+            break
+        criterion = n * math.log(max(best[n] / n, floor**2)) + SEGMENT_COST * (k - 1) * math.log(n)
+        if criterion < choice:
+            choice, chosen = criterion, k
+    cuts = [(0, n)]
+    for row in reversed(starts[: chosen - 1]):
+        end = cuts[0][1]
+        middle = int(row[end])
+        cuts[0:1] = [(0, middle), (middle, end)]
+    return cuts
+
+
+def _refined_line(sizes: Floats, times: Floats) -> tuple[float, float]:
+    """The line, weighted by its own values: dividing by noisy times would favour the low ones (−2σ²)."""
+    alpha, slope = relative_line(sizes, times)
+    for _ in range(2):
+        alpha, slope = relative_line(sizes, times, alpha + slope * sizes)
+    return alpha, max(slope, float(LEAST_RISE * (alpha + slope * sizes[-1]) / sizes[-1]))
+
+
+def _with_intervals(cut: tuple[int, int], line: tuple[float, float], sizes: Floats, spread: float) -> FittedSegment:
+    """Intervals from the covariance of the relative least squares; `spread` is σ times the t quantile."""
+    alpha, slope = line
+    modelled = alpha + slope * sizes
+    scale = sizes[-1]
+    design = np.stack([1 / modelled, sizes / scale / modelled], axis=1)
+    alpha_error, slope_error = spread * np.sqrt(np.diag(np.linalg.pinv(design.T @ design)))
+    slope_error /= scale
+    least_slope = float(LEAST_RISE * modelled[-1] / scale)
+    return FittedSegment(
+        first=cut[0],
+        last=cut[1] - 1,
+        alpha_us=alpha,
+        alpha_us_interval=(max(alpha - float(alpha_error), 0.0), alpha + float(alpha_error)),
+        slope_us_per_byte=slope,
+        slope_interval=(min(max(slope - float(slope_error), least_slope), slope), slope + float(slope_error)),
+    )

@@ -1,0 +1,195 @@
+"""The model file, `collbench.model/1`, and the one question it answers: how long does this collective take?
+
+numpy alone: answering needs neither scipy nor pandas. Format history: 1 first version.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from collbench.collectives import find_collective
+from collbench.errors import InputError
+from collbench.model.choose import Choice, choose, layout_of, resolve_counts
+from collbench.model.document import fit_from_json, fit_to_json, scaling_from_json, scaling_to_json
+from collbench.model.estimate import Estimate, Floats, check_counts, check_group, check_sizes, like, nothing_to_send
+from collbench.model.laws import Fit, Scaling, Stretch, counts, ring_stretch
+from collbench.units import format_size
+
+SCHEMA = "collbench.model/1"
+FAR = 4.0  # times the largest measured size; past it a guess should be measured instead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Fits and the laws over rank counts. `sources` are the runs it was made of, `notes` what was left out."""
+
+    fits: tuple[Fit, ...]
+    scaling: tuple[Scaling, ...] = ()
+    sources: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the job that was measured."""
+        return layout_of(self.fits).nodes
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks per node of the job that was measured, rounded up."""
+        return layout_of(self.fits).ranks_per_node
+
+    def time(
+        self,
+        collective: str,
+        size_bytes: ArrayLike,
+        group: str = "world",
+        nranks: int | None = None,
+        nnodes: int | None = None,
+        dtype: str | None = None,
+        timing: str | None = None,
+        backend: str | None = None,
+    ) -> Estimate:
+        """The time of one collective of `size_bytes` (nccl-tests' size; a number or an array) with a 90 % interval.
+
+        In range it is the measured curve, linear between medians; beyond it the curve's ends carry on, at other rank
+        counts a scaling law answers, and both say `extrapolated` and widen the interval. A group that was not measured
+        is answered by another of the same kind of network. Counts default to the largest measured ones of the group,
+        the regime to isolated. Size 0 costs what the smallest message does.
+
+        Raises InputError where the model has nothing to say, naming what it has.
+        """
+        sizes = check_sizes(size_bytes)
+        if nranks == 1:
+            find_collective(collective)
+            check_group(group, (fit.group for fit in self.fits))
+            check_counts(group, 1, nnodes)
+            return nothing_to_send(sizes, "fit")
+        choice = choose(self.fits, collective, group, nranks, nnodes, dtype, timing, backend)
+        stretch = Stretch() if choice.exact else self._law(choice)
+        return _estimate(sizes, choice, stretch)
+
+    def counts(self, collective: str, group: str, nranks: int | None, nnodes: int | None) -> tuple[int, int]:
+        """The (nranks, nnodes) that `time` takes a question to mean; InputError as `time` raises it."""
+        check_group(group, (fit.group for fit in self.fits))
+        return resolve_counts(self.fits, collective, group, nranks, nnodes)
+
+    def _law(self, choice: Choice) -> Stretch:
+        """How the chosen fit's curve becomes that of the counts asked for."""
+        fit = choice.fit
+        key = (fit.collective, fit.group, fit.backend, fit.dtype, fit.timing)
+        if not any((s.collective, s.group, s.backend, s.dtype, s.timing) == key for s in self.scaling):
+            measured = sorted({f.nranks for f in self.fits if f.collective == fit.collective and f.group == fit.group})
+            raise InputError(
+                f"the model has no {fit.collective} on {counts(choice.nranks, choice.nnodes)} and no law for other "
+                f"counts than the measured {', '.join(map(str, measured))}: measure that count"
+            )
+        return ring_stretch(fit, choice.nranks, other_network=choice.other_network)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The model file's document."""
+        document: dict[str, Any] = {
+            "schema": SCHEMA,
+            "sources": list(self.sources),
+            "fits": [fit_to_json(fit) for fit in self.fits],
+            "scaling": [scaling_to_json(law) for law in self.scaling],
+        }
+        return document | ({"notes": list(self.notes)} if self.notes else {})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model file; InputError where it cannot be written."""
+        text = json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":"))
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror}): name another file with -o") from None
+
+
+def _estimate(sizes: Floats, choice: Choice, stretch: Stretch) -> Estimate:
+    fit, curve = choice.fit, choice.fit.measured
+    at = np.maximum(sizes, 1.0) * stretch.size_factor
+    time_us = curve.time_us(at) * stretch.time_factor
+    widening = curve.widening(at) + stretch.widening
+    low, high = fit.interval_log
+    outside = curve.is_outside(at)
+    return Estimate(
+        time_us=like(sizes, time_us),
+        low_us=like(sizes, time_us * np.exp(low - widening)),
+        high_us=like(sizes, time_us * np.exp(high + widening)),
+        source="fit" if choice.exact else "scaling",
+        extrapolated=like(sizes, outside if choice.exact else np.ones_like(outside)),
+        notes=(*choice.notes, *_range_notes(at, fit, stretch)),
+    )
+
+
+def _range_notes(at: Floats, fit: Fit, stretch: Stretch) -> list[str]:
+    """What to say about sizes outside the measured range; `at` are sizes in the fit's own terms."""
+    first, last = fit.curve[0][0], fit.curve[-1][0]
+    notes = []
+    if np.any(at < first):
+        notes.append(f"below the smallest measured size, {format_size(first / stretch.size_factor)}: extrapolated")
+    if np.any(at > last):
+        largest = format_size(last / stretch.size_factor)
+        further = f", by more than {FAR:g}×: measure larger sizes" if np.any(at > FAR * last) else ""
+        notes.append(f"beyond the largest measured size, {largest}{further}: extrapolated from the last points")
+    return notes
+
+
+def load_model(path: str | os.PathLike[str]) -> Model:
+    """Read and check a model file.
+
+    Raises InputError, naming the file and the line or the key, for one that is missing, empty, damaged, of another
+    schema, without fits, or with a value that is missing, negative or not a number.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}): expected a {SCHEMA} file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a {SCHEMA} file: it holds no text") from None
+    if not text.strip():
+        raise InputError(f"{path}: is empty: expected a {SCHEMA} file as 'collbench fit -o' writes it")
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}): expected a {SCHEMA} file") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}): expected a {SCHEMA} file") from None
+    return _model_of(document, str(path))
+
+
+def _model_of(document: Any, path: str) -> Model:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        found = f"schema {schema!r}" if schema is not None else "no schema"
+        raise InputError(f"{path}: {found}: this collbench reads {SCHEMA} files, as 'collbench fit -o' writes them")
+    lists: dict[str, list[Any]] = {}
+    for name in ("fits", "scaling", "sources", "notes"):
+        value = document.get(name, [])
+        if not isinstance(value, list):
+            raise InputError(f"{path}: {name} is not a list")
+        lists[name] = value
+    try:
+        json.dumps(lists["sources"], allow_nan=False)
+    except ValueError:
+        raise InputError(f"{path}: sources hold a number that is not finite: expected run ids") from None
+    if not lists["fits"]:
+        raise InputError(f"{path}: holds no fits: fit results again with 'collbench fit'")
+    return Model(
+        fits=tuple(_numbered(lists["fits"], fit_from_json, f"{path}: fits")),
+        scaling=tuple(_numbered(lists["scaling"], scaling_from_json, f"{path}: scaling")),
+        sources=tuple(source for source in lists["sources"] if isinstance(source, dict)),
+        notes=tuple(map(str, lists["notes"])),
+    )
+
+
+def _numbered(records: list[Any], read: Any, where: str) -> Iterable[Any]:
+    return (read(record, f"{where}[{index}]") for index, record in enumerate(records))

@@ -1,0 +1,123 @@
+"""What a prediction says: one optimizer step, as a record and as the JSON object of `predict --json`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from collbench.predict.memory import Memory
+from collbench.predict.placement import Placement
+from collbench.predict.timeline import Call, Placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCount:
+    """A collective call of a step: how often, and one call's time."""
+
+    call: Call
+    count: int
+    time_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPrediction:
+    """One optimizer step of `accumulate` micro-batches. `to_dict` is the object of `predict --json`.
+
+    compute_ms: the step with free communication.  comm_ms: all collectives, one after another.
+    exposed_tail_ms: from the end of the last backward computation to the end of the last gradient collective.
+    step_ms_interval: the step with every collective at the low, and at the high end of its interval; None without one.
+    windows: micro-batches of each optimizer step, and total_ms their time together; None where they were not asked for.
+    """
+
+    workload: str
+    strategy: str
+    placement: Placement
+    step_ms: float
+    step_ms_interval: tuple[float, float] | None
+    compute_ms: float
+    comm_ms: float
+    exposed_tail_ms: float
+    collectives: tuple[CallCount, ...]
+    memory: Memory
+    timeline: tuple[Placed, ...]
+    windows: tuple[int, ...] | None
+    total_ms: float | None
+    micro_batches_per_step: int
+    tokens_per_micro_batch: float | None
+    flops_per_token: float | None
+    notes: tuple[str, ...]
+    extrapolated: bool
+
+    @property
+    def exposed_comm_ms(self) -> float:
+        """What communication adds to the step."""
+        return max(0.0, self.step_ms - self.compute_ms)  # the difference of two long sums may be -1e-16
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all ranks together; None where the workload does not say its tokens, or the step takes no time."""
+        if self.tokens_per_micro_batch is None or not self.step_ms:
+            return None
+        return self.tokens_per_micro_batch * self.micro_batches_per_step * self.placement.nranks / self.step_ms * 1000
+
+    @property
+    def tflops_per_rank(self) -> float | None:
+        """10^12 model operations a second and rank; divided by the device's peak it is the MFU."""
+        if self.tokens_per_s is None or self.flops_per_token is None:
+            return None
+        return self.tokens_per_s * self.flops_per_token / self.placement.nranks / 1e12
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object; optional keys are absent where they have no value."""
+        document: dict[str, Any] = {
+            "workload": self.workload,
+            "strategy": self.strategy,
+            "nodes": self.placement.nodes,
+            "ranks_per_node": self.placement.ranks_per_node,
+            "step_ms": self.step_ms,
+            "step_ms_interval": None if self.step_ms_interval is None else list(self.step_ms_interval),
+            "compute_ms": self.compute_ms,
+            "comm_ms": self.comm_ms,
+            "exposed_comm_ms": self.exposed_comm_ms,
+            "exposed_tail_ms": self.exposed_tail_ms,
+        }
+        if self.windows is not None:
+            document |= {"windows": list(self.windows), "gradient_syncs": len(self.windows), "total_ms": self.total_ms}
+        if self.tokens_per_s is not None:
+            document["tokens_per_s"] = self.tokens_per_s
+        if self.tflops_per_rank is not None:
+            document["tflops_per_rank"] = self.tflops_per_rank
+        return document | {
+            "extrapolated": self.extrapolated,
+            "notes": list(self.notes),
+            "collectives": [_collective_dict(entry) for entry in self.collectives],
+            "memory": asdict(self.memory) | {"persistent_GB": self.memory.persistent_GB},
+            "timeline": [_bar_dict(placed) for placed in self.timeline],
+        }
+
+
+def _collective_dict(entry: CallCount) -> dict[str, Any]:
+    call = entry.call
+    return {
+        "collective": call.collective,
+        "group": call.group.name,
+        "nranks": call.group.nranks,
+        "nnodes": call.group.nnodes,
+        "dtype": call.dtype,
+        "size_bytes": call.size_bytes,
+        "count": entry.count,
+        "time_ms": entry.time_ms,
+    }
+
+
+def _bar_dict(placed: Placed) -> dict[str, Any]:
+    """`stream` is compute or comm; `channel` tells HSDP's second communication stream from the first."""
+    task = placed.task
+    return {
+        "stream": task.stream.partition(":")[0],
+        "channel": task.stream,
+        "phase": task.phase,
+        "name": task.name,
+        "start_ms": placed.start_ms,
+        "end_ms": placed.end_ms,
+    }

@@ -1,0 +1,89 @@
+"""Plays tasks on streams. Knows streams and durations, nothing of strategies; pure arithmetic.
+
+A stream runs its tasks one at a time in the order they were added, as a CUDA stream or one NCCL communicator does.
+A task starts when the task before it on its stream and every task it comes after have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from collbench.predict.placement import Group
+
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One collective call. `size_bytes` is nccl-tests' size; `dtype` is torch's name."""
+
+    collective: str
+    size_bytes: int
+    group: Group
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Work for one stream: milliseconds of computation, or a collective call.
+
+    after: positions in the schedule of tasks that must have ended.  phase: a label that the timeline carries along.
+    """
+
+    name: str
+    stream: str
+    work: float | Call
+    after: tuple[int, ...]
+    phase: str
+
+
+class Schedule:
+    """A list of tasks in the order of issue, to which tasks are added."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def add(self, name: str, work: float | Call, *, after: tuple[int, ...] = (), stream: str, phase: str) -> int:
+        """Append a task to its stream; returns its position, for other tasks' `after`."""
+        self.tasks.append(Task(name=name, stream=stream, work=work, after=after, phase=phase))
+        return len(self.tasks) - 1
+
+    def call(self, name: str, call: Call, *, after: tuple[int, ...], stream: str, phase: str) -> tuple[int, ...]:
+        """Append a collective; returns its position for others' `after`, none for a group of one: it sends nothing."""
+        if call.group.nranks == 1:
+            return ()
+        return (self.add(name, call, after=after, stream=stream, phase=phase),)
+
+    def calls(self) -> list[Call]:
+        """The collective calls, in the order of issue."""
+        return [task.work for task in self.tasks if isinstance(task.work, Call)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A task and when it runs, in ms from the start of the step."""
+
+    task: Task
+    start_ms: float
+    end_ms: float
+
+
+def play(tasks: Sequence[Task], cost_ms: Callable[[Call], float], *, overlap: bool = True) -> list[Placed]:
+    """Place every task. `cost_ms` gives a call's duration in ms; without overlap tasks run one by one as listed."""
+    ends: list[float] = []
+    free: dict[str, float] = {}
+    placed: list[Placed] = []
+    for task in tasks:
+        stream = task.stream if overlap else ""
+        start = max([free.get(stream, 0.0), *[ends[position] for position in task.after]])
+        end = start + (cost_ms(task.work) if isinstance(task.work, Call) else task.work)
+        free[stream] = end
+        ends.append(end)
+        placed.append(Placed(task=task, start_ms=start, end_ms=end))
+    return placed
+
+
+def last_end_ms(placed: Sequence[Placed], phase: str | None = None) -> float:
+    """When the last task (of a phase) ends; 0 where there is none."""
+    return max((each.end_ms for each in placed if phase in (None, each.task.phase)), default=0.0)

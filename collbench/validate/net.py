@@ -1,0 +1,102 @@
+"""A torch module with a workload's tensors and times: real parameters and gradients, waited-for computation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from collbench.predict.workload import Layer, Workload
+from collbench.validate.compute import Compute
+
+Mark = Callable[[], None]
+
+
+class _Spend(torch.autograd.Function):
+    """Takes a layer's time in forward and in backward, where it hands every parameter a gradient of zeros.
+
+    Gradients come back in the order of the inputs; they become ready together at the end of backward.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: _Timed, *parameters: torch.Tensor) -> torch.Tensor:
+        begun = time.perf_counter()
+        ctx.layer = layer
+        ctx.shapes = [(p.shape, p.dtype, p.device) if p.requires_grad else None for p in parameters]
+        layer.compute.spend_ms(layer.forward_ms, begun)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        begun = time.perf_counter()
+        # An expanded zero: the gradient of the right shape without a pass over memory that is not the workload's.
+        gradients = [
+            None if known is None else torch.zeros((), dtype=known[1], device=known[2]).expand(known[0])
+            for known in ctx.shapes
+        ]
+        ctx.layer.compute.spend_ms(ctx.layer.backward_ms, begun)
+        ctx.layer.backward_ended()
+        return gradient, None, *gradients
+
+
+def _no_mark() -> None:
+    pass
+
+
+class _Timed(nn.Module):
+    """A module that takes time, and calls `backward_ended` when its backward is over."""
+
+    def __init__(
+        self, forward_ms: float, backward_ms: float, compute: Compute, backward_ended: Mark = _no_mark
+    ) -> None:
+        super().__init__()
+        self.forward_ms, self.backward_ms, self.compute = forward_ms, backward_ms, compute
+        self.backward_ended = backward_ended
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # Given in reverse: autograd hands gradients on in the order of the inputs, and torch's layers make theirs ready
+        # in reverse registration order.
+        spent: torch.Tensor = _Spend.apply(x, self, *reversed(list(self.parameters(recurse=False))))  # type: ignore[no-untyped-call]
+        return spent
+
+
+class TimedLayer(_Timed):
+    """One repeat of one layer of the workload."""
+
+    def __init__(
+        self, layer: Layer, dtype: torch.dtype, device: torch.device, compute: Compute, backward_ended: Mark
+    ) -> None:
+        super().__init__(layer.forward_ms, layer.backward_ms, compute, backward_ended)
+        for index, shape in enumerate(layer.tensors):
+            tensor = torch.zeros(shape, dtype=dtype, device=device)
+            self.register_parameter(f"tensor{index}", nn.Parameter(tensor, requires_grad=layer.trainable))
+
+
+class Net(nn.Module):
+    """The whole workload. `backward_ended_s`: when the last backward computation of the latest step ended."""
+
+    def __init__(self, workload: Workload, dtype: torch.dtype, device: torch.device, compute: Compute) -> None:
+        super().__init__()
+        self.backward_ended_s = 0.0
+        self.outside = _Timed(workload.forward_ms, 0.0, compute)
+        self.layers = nn.ModuleList(
+            TimedLayer(layer, dtype, device, compute, self._mark)
+            for layer in workload.layers
+            for _ in range(layer.repeat)
+        )
+        self.wrapped = [layer.wrap and bool(layer.tensors) for layer in workload.layers for _ in range(layer.repeat)]
+        # Loss and head: after the last layer in forward order, so their backward is the first.
+        self.head = _Timed(0.0, workload.backward_ms, compute)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.outside(x)
+        for layer in self.layers:
+            x = layer(x)
+        out: torch.Tensor = self.head(x)
+        return out
+
+    def _mark(self) -> None:
+        self.backward_ended_s = time.perf_counter()

@@ -1,0 +1,90 @@
+"""The per-rank ledger: figures that anyone can check on paper."""
+
+from __future__ import annotations
+
+import pytest
+from predict_fakes import FakeModel
+
+from collbench.predict.step import predict_step
+from collbench.predict.workload import Workload
+
+BILLION = 10**9
+BF16 = {"param_dtype": "bfloat16", "optimizer_bytes": 12, "layers": [{"tensors": [BILLION]}]}
+
+
+def memory(workload, strategy="ddp", model=None, **options):
+    prediction = predict_step(
+        Workload.from_dict(workload), model or FakeModel(nodes=1, ranks_per_node=8), strategy, **options
+    )
+    return prediction.to_dict()["memory"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("ddp", 16), ("zero1", 5.5), ("zero2", 3.75), ("zero3", 2), ("fsdp", 2)]
+)
+def test_a_billion_parameters_in_bf16_on_eight_ranks(strategy, expected):
+    assert memory(BF16, strategy)["persistent_GB"] == pytest.approx(expected)
+
+
+def test_hsdp_divides_by_its_shard_degree():
+    model = FakeModel(nodes=2, ranks_per_node=4)
+    assert memory(BF16, "hsdp", model)["persistent_GB"] == pytest.approx(4)
+
+
+def test_fp32_gradients():
+    assert memory(BF16 | {"grad_dtype": "float32"})["persistent_GB"] == pytest.approx(18)
+
+
+def test_seven_billion_in_fp32_without_a_master_copy():
+    workload = {"optimizer_bytes": 8, "layers": [{"tensors": [7 * BILLION]}]}
+    ledger = memory(workload)
+    assert (ledger["parameters_GB"], ledger["gradients_GB"], ledger["optimizer_GB"]) == pytest.approx((28, 28, 56))
+    assert ledger["persistent_GB"] == pytest.approx(112)
+
+
+def test_frozen_layers_take_no_gradients_and_no_optimizer_state():
+    layers = [{"tensors": [990_000_000], "trainable": False}, {"tensors": [10_000_000]}]
+    assert memory(BF16 | {"layers": layers})["persistent_GB"] == pytest.approx(2.14)
+
+
+def test_parameters_are_kept_in_their_storage_type():
+    ledger = memory(BF16 | {"storage_dtype": "float32", "grad_dtype": "bfloat16"}, "fsdp")
+    assert ledger["parameters_GB"] == pytest.approx(4 / 8)
+    assert ledger["gathered_peak_GB"] == pytest.approx(2)  # gathered in bf16
+
+
+# A root of 1 GB and units of 1, 2, 3 and 1 GB in bf16.
+UNITS = {
+    "param_dtype": "bfloat16",
+    "layers": [
+        {"tensors": [BILLION // 2], "wrap": False},
+        *({"tensors": [size * BILLION // 2]} for size in (1, 2, 3, 1)),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "peak"),
+    [({}, 1 + 2 + 3), ({"prefetch": False}, 1 + 3), ({"reshard_after_forward": False}, 1 + 7)],
+)
+def test_the_gathered_peak_is_the_root_the_current_and_the_prefetched_unit(options, peak):
+    ledger = memory(UNITS, "fsdp", **options)
+    assert ledger["gathered_peak_GB"] == pytest.approx(peak)
+    assert ledger["post_forward_shards_GB"] == 0
+
+
+def test_resharding_over_fewer_ranks_keeps_larger_shards_until_backward():
+    assert memory(UNITS, "fsdp", reshard_after_forward=4)["post_forward_shards_GB"] == pytest.approx(8 / 4)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2"])
+def test_replicated_parameters_are_never_gathered(strategy):
+    assert memory(UNITS, strategy)["gathered_peak_GB"] == 0
+
+
+def test_fsdps_shares_are_padded():
+    # 3 rows on 2 ranks: two rows each
+    workload = {"optimizer_bytes": 0, "layers": [{"tensors": [[3, 1000]]}]}
+    ledger = memory(workload, "fsdp", FakeModel(nodes=1, ranks_per_node=2))
+    assert ledger["persistent_GB"] == pytest.approx(2 * 2000 * 4 / 1e9)
+    assert ledger["gathered_peak_GB"] == pytest.approx(4000 * 4 / 1e9)
