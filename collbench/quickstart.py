@@ -1,4 +1,4 @@
-"""The whole loop on this machine: sweep, fit, predict, run the real step, compare, by the same functions as the commands.
+"""The whole loop on this machine: sweep, fit, predict, the real step, compare, by the same functions as the commands.
 
 Everything goes into one new folder: results.jsonl, model.json, workload.toml, prediction.json, validation.json,
 report.html.

@@ -66,7 +66,8 @@ def main(argv: list[str] | None = None) -> int:
     except CollbenchError as error:
         if "--debug" in argv:
             raise
-        print(f"collbench: {error}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of a launcher's ranks, one a node says it
+            print(f"collbench: {error}", file=sys.stderr)
         return error.exit_code
     except Exception as error:  # a bug: still one line, and not exit code 1, which is an answer
         if "--debug" in argv:

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"[{step}/{_STEPS}] {time.monotonic() - began:4.0f} s  {text}", file=sys.stderr, flush=True)
 
     if args.output is None:
-        folder = new_folder(Path.cwd())
+        folder = new_folder(Path())
     else:
         folder = Path(args.output)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_next(folder: Path) -> None:
     """Three commands to paste, by the name this program can be called with."""
-    on_path = shutil.which("collbench")
-    program = "collbench" if on_path else f"{shlex.quote(sys.executable)} -m collbench"
+    called = sys.argv[0] if Path(sys.argv[0]).name == "collbench" else f"{shlex.quote(sys.executable)} -m collbench"
+    program = "collbench" if shutil.which("collbench") == str(Path(called).absolute()) else called
     workload, model = (shlex.quote(str(folder / name)) for name in ("workload.toml", "model.json"))
     print(f"\nEverything is in {folder}; report.html has the plots. Next:")
     print(f"  {program} estimate all_reduce --size 1M,16M,64M --model {model}")

@@ -24,7 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--model", metavar="MODEL.json", help="the fit to show (default: fit the results)")
     parser.add_argument(
-        "--prediction", nargs="+", default=[], metavar="P.json", help="what 'collbench predict --json' printed"
+        "--prediction",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="P.json",
+        help="what 'collbench predict --json' printed",
     )
     parser.add_argument("--validation", metavar="V.json", help="what 'collbench validate --json' printed")
     parser.add_argument("--title", default="collbench report", help="the page's heading (%(default)s)")

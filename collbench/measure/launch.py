@@ -52,17 +52,15 @@ def choose_ranks(nproc: int | None, backend: str) -> tuple[int, str, str]:
 
 
 def launch(arguments: list[str], nproc: int, backend: str, stdout: IO[str] | None = None) -> Verdict:
-    """Run `python -m collbench ARGUMENTS` as `nproc` ranks on this machine; they write to this process's stdout (or `stdout`) and stderr.
-
-    Returns the job's verdict; no process of it is left running, whatever happens.
-    """
+    """Run `python -m collbench ARGUMENTS` as `nproc` ranks here; they write to this process's stderr and stdout (or
+    `stdout`). Returns the job's verdict; no process of it is left running, whatever happens."""
     with tempfile.TemporaryDirectory(prefix="collbench-") as folder:
         job = subprocess.Popen(
             [
                 *(sys.executable, "-m", "collbench.measure.torchrun"),
                 *("--nnodes", "1", "--nproc-per-node", str(nproc), "--max-restarts", "0", "--local-addr", "127.0.0.1"),
                 *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", f"collbench-{os.getpid()}"),
-                *("-m", "collbench", *arguments),
+                *("-m", "collbench", *_without_nproc(arguments)),
             ],
             env=_environment(folder, backend),
             stdin=subprocess.DEVNULL,
@@ -72,6 +70,15 @@ def launch(arguments: list[str], nproc: int, backend: str, stdout: IO[str] | Non
         interrupted = _wait(job, Path(folder))
         _end_stragglers(Path(folder))
         return _verdict(Path(folder), job.returncode, interrupted)
+
+
+def _without_nproc(arguments: list[str]) -> list[str]:
+    """torchrun takes --nproc for an abbreviation of its own, even behind the program's name; the ranks need it not."""
+    kept = [word for word in arguments if not word.startswith("--nproc=")]
+    while "--nproc" in kept:
+        at = kept.index("--nproc")
+        del kept[at : at + 2]
+    return kept
 
 
 def _environment(folder: str, backend: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from collbench.errors import EXIT_DONE, InputError
 from collbench.measure.cell import CellMeasurement
-from collbench.measure.failure import explain
+from collbench.measure.failure import explain, is_broken_peer
 from collbench.measure.job import Job, join
 from collbench.measure.keeper import Keeper
 from collbench.measure.process import (
@@ -67,6 +67,7 @@ def be_a_rank(work: Callable[[Job, TextIO], Verdict], backend: str, timeout_s: f
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's, on names that we look up in both spellings
     hosts = ["?"] * int(os.environ["WORLD_SIZE"])
     store: Any = None
+    speaks = rank == 0  # and a rank that failed by itself, not because another did
     try:
         job = join(backend, timeout_s)
         hosts, store = [facts.host for facts in job.facts], job.store
@@ -75,9 +76,10 @@ def be_a_rank(work: Callable[[Job, TextIO], Verdict], backend: str, timeout_s: f
         if debug:
             traceback.print_exc()
         verdict = explain(error, rank, hosts, store)
+        speaks = speaks or (isinstance(error, Exception) and not is_broken_peer(error))
     stdout.flush()
     write_verdict(f"rank-{rank}", verdict)
-    if verdict.exit_code and verdict.reason and rank == 0 and VERDICT_DIR not in os.environ:
+    if verdict.exit_code and verdict.reason and speaks and VERDICT_DIR not in os.environ:
         print(f"collbench: {verdict.reason}", file=sys.stderr, flush=True)
     if verdict.exit_code > 1:
         os._exit(verdict.exit_code)  # a broken group cannot be destroyed: it would wait for those that are gone
