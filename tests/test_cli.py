@@ -230,7 +230,7 @@ def test_a_dry_run_out_of_place_needs_both_buffers(run):
 
 
 def test_a_dry_run_says_it_to_people_too(run):
-    out, err = dry_run(run, "--collective", "all_reduce,broadcast", "-b", "8", "-e", "64M", "-f", "4", json_=False)
+    out, _ = dry_run(run, "--collective", "all_reduce,broadcast", "-b", "8", "-e", "64M", "-f", "4", json_=False)
     # 8 B, 32 B, ... 32 MiB: 12 sizes, x 2 regimes x 2 halves x 2 collectives
     assert "cells: 96 (all_reduce, broadcast; 8 B to 32 MiB)" in out
     assert "group world: 1 of 2 ranks" in out
@@ -313,7 +313,6 @@ def test_under_a_launcher_rank_0_alone_plans_its_layout(run, monkeypatch):
         (["-b", "1Q"], "--minbytes: size '1Q' has the unknown unit 'Q'"),
         (["-b", "1G", "-e", "1M"], "--minbytes: minbytes 1073741824 is above maxbytes 1048576"),
         (["-i", "0"], "--stepbytes: a step of 0 bytes never ends"),
-        (["-r", "5"], "root 5: a group of kind world has 2 ranks"),
         (["--backend", "mpi"], "--backend: unknown backend 'mpi'"),
         (["--nproc", "0"], "--nproc 0: expected at least 1"),
         (["none.toml"], "none.toml: cannot be read (No such file or directory): expected a sweep"),
@@ -322,13 +321,17 @@ def test_under_a_launcher_rank_0_alone_plans_its_layout(run, monkeypatch):
 @pytest.mark.parametrize("dry", [["--dry-run"], []], ids=["dry", "wet"])
 def test_bad_input_is_refused_before_any_rank_is_started(run, tmp_path, monkeypatch, arguments, complaint, dry):
     monkeypatch.chdir(tmp_path)
-    if arguments == ["-r", "5"] and not dry:
-        pytest.skip("the ranks check the root: they know the layout")
     backend = [] if "--backend" in arguments else ["--backend", "gloo"]
     code, out, err = run("run", *arguments, *backend, *dry)
     assert (code, out) == (2, "")
     assert complaint in the_one_line(err)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_knows_that_no_group_has_such_a_root(run):
+    code, out, err = run("run", "--dry-run", "--backend", "gloo", "-r", "5")
+    assert (code, out) == (2, "")
+    assert "root 5: a group of kind world has 2 ranks" in the_one_line(err)
 
 
 @pytest.mark.parametrize("name", ["README.md", "model.json", "folder"])
@@ -499,7 +502,7 @@ def test_a_row_needs_neither_devices_nor_a_sweep(run, tmp_path):
         ("not json\n", ":1: not a record of a collbench.results/1 file"),
         ('{"schema":"collbench.model/1"}\n', ":1: not a collbench.results/1 file"),
         (json.dumps(run_record(schema="collbench.results/9")) + "\n", ":1: schema 'collbench.results/9'"),
-        (json.dumps(run_record()) + "\n" + json.dumps(measurement())[:-2] + ',"x":NaN}\n', ":2: not a record"),
+        (json.dumps(run_record()) + "\n" + json.dumps(measurement())[:-1] + ',"x":NaN}\n', ":2: not a record"),
     ],
 )
 def test_show_refuses_what_is_no_results_file(run, tmp_path, text, complaint):

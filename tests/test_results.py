@@ -199,9 +199,6 @@ def with_damage(*changed):
         "7",
         "null",
         '{"kind":"measurement"} trailing',
-        json.dumps(measurement())[:-2] + ',"time_us":NaN}',
-        json.dumps(measurement())[:-2] + ',"time_us":Infinity}',
-        json.dumps(measurement())[:-2] + ',"x":-Infinity}',
         "[" * 100000,
     ],
     ids=lambda line: line[:30],
@@ -211,6 +208,15 @@ def test_damage_in_the_middle_names_file_and_line(tmp_path, line):
     path.write_text(with_damage(line))
     with pytest.raises(InputError, match=r"r\.jsonl:3: .*(not a record|restore)"):
         load_results(path)
+
+
+@pytest.mark.parametrize(("field", "value"), [("time_us", "NaN"), ("time_us", "Infinity"), ("x", "-Infinity")])
+def test_a_number_that_is_none_is_refused_wherever_it_stands(tmp_path, field, value):
+    line = f'{json.dumps(measurement())[:-1]},"{field}":{value}}}'
+    for text in (with_damage(line), "\n".join([*lines_of(run_record()), line, ""])):
+        (tmp_path / "r.jsonl").write_text(text)
+        with pytest.raises(InputError, match=rf"r\.jsonl:\d: .*holds {value}, .*an unknown value is null"):
+            load_results(tmp_path / "r.jsonl")
 
 
 def test_binary_garbage_is_refused(tmp_path):

@@ -43,6 +43,7 @@ def file(tmp_path):
         ("repeat", "layers", 0, 11),
         ("repeat", "layers", 1, 14),
         ("name", "layers", 1, 12),  # not written there: the line of its [[layers]]
+        ("forward_ms", "layers", 0, 9),
     ],
 )
 def test_where_says_file_line_and_key(file, key, table, occurrence, line):

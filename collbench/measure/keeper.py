@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -15,7 +16,7 @@ from collbench.errors import EXIT_DONE, EXIT_NO
 from collbench.measure.cell import Found
 from collbench.measure.environment import allowed_environment, versions
 from collbench.measure.job import Job
-from collbench.measure.process import Verdict
+from collbench.measure.process import VERDICT_DIR, Verdict
 from collbench.nccl_table import Printer, Row, is_left
 from collbench.results import SCHEMA, Record, ResultsWriter, cell_key
 from collbench.resume import done_cells
@@ -45,13 +46,17 @@ class Keeper:
         self._writer: ResultsWriter | None = None
         self._begun = False
         self.run: Record = self._run_record()
-        self._printer = Printer(self.run, table.write)
+        self._table = table
+        self._printer = Printer(self.run, self._print)
 
     def open(self) -> None:
         """Lock the file and learn what it holds. Raises InputError where it cannot go on with this sweep."""
         self._writer = ResultsWriter(self._output)
         sweep, world_size, backend = self._sweep, self._job.world_size, self._job.device.backend
-        done = done_cells(self._output, sweep, world_size, backend, self._append)
+        with warnings.catch_warnings():
+            if VERDICT_DIR in os.environ:  # whoever started this job has read the file, and warned
+                warnings.simplefilter("ignore", UserWarning)
+            done = done_cells(self._output, sweep, world_size, backend, self._append)
         self._known = {cell_key(record): record for record in done}
 
     def has(self, cell: Cell) -> bool:
@@ -133,6 +138,13 @@ class Keeper:
         if name not in self._printed:
             self._printed.add(name)
             self._printer.add(halves)
+
+    def _print(self, text: str) -> None:
+        """To the table, while somebody reads it: `collbench run | head` measures on."""
+        try:
+            self._table.write(text)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._table.fileno())
 
     def _skip(self, collective: str, group: str, size_bytes: int | None, reason: str) -> None:
         names = {"collective": collective, "group": group, "size_bytes": size_bytes, "reason": reason}

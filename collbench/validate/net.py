@@ -18,7 +18,7 @@ Mark = Callable[[], None]
 class _Spend(torch.autograd.Function):
     """Takes a layer's time in forward and in backward, where it hands every parameter a gradient of zeros.
 
-    Gradients come back in the order of the inputs; they become ready together at the end of backward.
+    They become ready together, at the end of backward.
     """
 
     @staticmethod
@@ -57,9 +57,10 @@ class _Timed(nn.Module):
         self.backward_ended = backward_ended
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Given in reverse: autograd hands gradients on in the order of the inputs, and torch's layers make theirs ready
-        # in reverse registration order.
-        spent: torch.Tensor = _Spend.apply(x, self, *reversed(list(self.parameters(recurse=False))))  # type: ignore[no-untyped-call]
+        # A view a parameter, made in registration order: backward goes through the latest first, so that gradients
+        # become ready in reverse registration order, as those of torch's layers do. Autograd alone keeps no order.
+        views = [parameter.view_as(parameter) for parameter in self.parameters(recurse=False)]
+        spent: torch.Tensor = _Spend.apply(x, self, *views)  # type: ignore[no-untyped-call]
         return spent
 
 
