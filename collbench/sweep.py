@@ -21,6 +21,7 @@ from collbench.units import parse_size
 
 TIMINGS = ("pipelined", "isolated")
 BACKENDS = ("nccl", "gloo")
+_MOST_SIZES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,4 +314,9 @@ def _checked(sweep: Sweep, where: dict[str, str]) -> Sweep:
         )
     if sweep.stepfactor == 1 and sweep.stepbytes == 0:
         raise InputError(f"{where.get('stepbytes', '--stepbytes')}: a step of 0 bytes never ends: expected 1 or more")
+    if sweep.stepfactor == 1 and (steps := (sweep.maxbytes - sweep.minbytes) // sweep.stepbytes) > _MOST_SIZES:
+        raise InputError(
+            f"{where.get('stepbytes', '--stepbytes')}: makes {steps} sizes: expected at most {_MOST_SIZES}, "
+            "so a larger step (or a factor: stepfactor)"
+        )
     return sweep

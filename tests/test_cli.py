@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "COLLBENCH_VERDICT_DIR"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "COLLBENCH_VERDICT_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
 

@@ -22,6 +22,7 @@ BASE = [
     "resume",
     "nccl_table",
     "progress",
+    "numbers",
 ]
 # Above it: each may import what is in a level below; those of one level do not import each other.
 LEVELS = [{"measure", "model"}, {"predict"}, {"validate", "report"}, {"quickstart"}, {"cli"}, {"__main__"}]

@@ -13,7 +13,7 @@ import warnings
 from importlib import import_module
 
 from collbench import __version__
-from collbench.errors import EXIT_INPUT, EXIT_INTERRUPTED, EXIT_JOB, CollbenchError, one_of
+from collbench.errors import EXIT_DONE, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_JOB, CollbenchError, one_of
 
 # In the order of the pipeline; the one-line help stands here so that --help loads no command.
 COMMANDS = {
@@ -57,9 +57,9 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except SystemExit as stop:  # argparse: --help and usage errors
         return int(stop.code or 0)
-    except BrokenPipeError:  # `collbench show | head`
+    except BrokenPipeError:  # `collbench show | head`: the reader has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_INPUT
+        return EXIT_DONE
     except KeyboardInterrupt:
         print("collbench: interrupted; what was written so far is kept", file=sys.stderr)
         return EXIT_INTERRUPTED

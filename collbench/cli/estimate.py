@@ -7,17 +7,14 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from collbench.cli.cost_flags import add_cost_flags, cost_model
 from collbench.collectives import Collective, bandwidths_GBps, find_collective
 from collbench.dtypes import find_dtype
-from collbench.errors import EXIT_DONE, InputError
-from collbench.units import format_size, format_time_us, parse_latency, parse_rate, parse_size
+from collbench.errors import EXIT_DONE
+from collbench.units import format_size, format_time_us, parse_size
 
 if TYPE_CHECKING:
     from collbench.model.estimate import Estimate
-    from collbench.model.link import LinkModel
-    from collbench.model.store import Model
-
-HELP = "the time of one collective, from a model file or from link figures"
 
 EPILOG = """\
 algbw and busbw:
@@ -45,21 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="nodes they run on (default: nranks over the model's ranks per node, rounded up; link figures: 1)",
     )
     parser.add_argument("--group", default="world", help="world, intra (ranks of a node), inter (one per node)")
-    parser.add_argument("--model", metavar="MODEL.json", help="a model file of 'collbench fit'")
-    parser.add_argument("--bandwidth", metavar="B", help="instead of a model: link rate; 25GB/s, 200Gb/s, bare GB/s")
-    parser.add_argument("--latency", metavar="L", help="per algorithm step: 5us, 0.1ms, bare us (default 0)")
-    parser.add_argument("--inter-bandwidth", metavar="B", help="link rate between nodes (default: --bandwidth)")
-    parser.add_argument("--inter-latency", metavar="L", help="latency between nodes (default: --latency)")
     parser.add_argument("-d", "--dtype", "--datatype", metavar="TYPE", help="element type (default float32)")
-    parser.add_argument("--timing", choices=("isolated", "pipelined"), help="regime (default: isolated if measured)")
     parser.add_argument("--backend", help="backend, where the model holds several")
+    add_cost_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the estimates: a table, or with --json one object for one size and a list for several."""
     collective = find_collective(args.collective)
     sizes_bytes = [parse_size(text) for text in args.size.split(",")]
-    model = _model(args)
+    model = cost_model(args)
     nranks, nnodes = model.counts(collective.name, args.group, args.nranks, args.nnodes)
     asked: dict[str, Any] = {"group": args.group, "nranks": nranks, "nnodes": nnodes, "timing": args.timing}
     asked["dtype"] = args.dtype
@@ -81,29 +73,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(_table(answers))
     return EXIT_DONE
-
-
-def _model(args: argparse.Namespace) -> Model | LinkModel:
-    """What answers: the model file, or the link figures."""
-    link_flags = ("bandwidth", "latency", "inter_bandwidth", "inter_latency")
-    given = [f"--{flag.replace('_', '-')}" for flag in link_flags if getattr(args, flag) is not None]
-    if args.model is not None:
-        if given:
-            raise InputError(f"--model and {given[0]} exclude each other: a model file has its own link figures")
-        from collbench.model.store import load_model
-
-        return load_model(args.model)
-    if args.bandwidth is None:
-        raise InputError("neither --model nor --bandwidth: give a model file, or the links' rate such as 25GB/s")
-    from collbench.model.link import LinkModel
-
-    inter_rate, inter_latency = args.inter_bandwidth, args.inter_latency
-    return LinkModel(
-        bandwidth_GBps=parse_rate(args.bandwidth, "--bandwidth"),
-        latency_us=1e6 * parse_latency(args.latency or 0, "--latency"),
-        inter_bandwidth_GBps=None if inter_rate is None else parse_rate(inter_rate, "--inter-bandwidth"),
-        inter_latency_us=None if inter_latency is None else 1e6 * parse_latency(inter_latency, "--inter-latency"),
-    )
 
 
 def _answer(

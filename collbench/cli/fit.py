@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from collbench.errors import EXIT_DONE, InputError
+from collbench.numbers import digits, interval
 from collbench.units import format_size
 
 if TYPE_CHECKING:
-    from collbench.model.laws import Fit, Interval, Segment
-
-HELP = "fit α–β models to results"
+    from collbench.model.laws import Fit, Segment
 
 EPILOG = """\
 Columns: α is the first segment's latency, busbw the last one's bandwidth, both with 90 % intervals. n½ is the size at
@@ -80,10 +79,10 @@ def _row(fit: Fit) -> tuple[str, ...]:
     return (
         *(fit.collective, fit.group, str(fit.nranks), str(fit.nnodes)),
         *(fit.backend or "-", fit.dtype or "-", place, fit.timing),
-        f"{fit.alpha_us:.4g}",
-        _interval(fit.alpha_us_interval),
-        f"{fit.busbw_GBps:.4g}",
-        _interval(fit.busbw_GBps_interval),
+        digits(fit.alpha_us),
+        interval(fit.alpha_us_interval),
+        digits(fit.busbw_GBps),
+        interval(fit.busbw_GBps_interval),
         format_size(fit.n_half_bytes),
         f"{error.median:.1f} / {error.p90:.1f}" if error.median is not None and error.p90 is not None else "-",
         str(fit.points),
@@ -91,13 +90,9 @@ def _row(fit: Fit) -> tuple[str, ...]:
     )
 
 
-def _interval(interval: Interval) -> str:
-    return f"[{interval[0]:.3g}, {interval[1]:.3g}]"
-
-
 def _segment_line(segment: Segment) -> str:
     return (
         f"{format_size(segment.from_bytes)} to {format_size(segment.to_bytes)}: "
-        f"{segment.alpha_us:.4g} us {_interval(segment.alpha_us_interval)} + size / "
-        f"{segment.bandwidth_GBps:.4g} GB/s {_interval(segment.bandwidth_GBps_interval)}"
+        f"{digits(segment.alpha_us)} us {interval(segment.alpha_us_interval)} + size / "
+        f"{digits(segment.bandwidth_GBps)} GB/s {interval(segment.bandwidth_GBps_interval)}"
     )

@@ -5,28 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 
+from collbench.cli.cost_flags import add_cost_flags, cost_model
 from collbench.cli.step_flags import add_step_flags, step_options
-from collbench.errors import InputError
-from collbench.predict.cost import CostModel
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
-from collbench.units import format_size, format_time_us, parse_latency, parse_rate
+from collbench.units import format_size, format_time_us
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `predict`."""
     parser.add_argument("workload", metavar="WORKLOAD.toml", help="layers, their tensors and their times")
-    costs = parser.add_argument_group("what a collective takes: a model, or link figures")
-    source = costs.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", metavar="MODEL.json", help="a model file, from collbench fit")
-    source.add_argument(
-        "--bandwidth", type=parse_rate, metavar="B", help="one rank's one-way link rate: 25GB/s, 200Gb/s"
-    )
-    costs.add_argument("--latency", type=parse_latency, metavar="L", help="per algorithm step: 5us (default 0)")
-    costs.add_argument("--inter-bandwidth", type=parse_rate, metavar="B", help="between nodes (default: --bandwidth)")
-    costs.add_argument("--inter-latency", type=parse_latency, metavar="L", help="between nodes (default: --latency)")
-    costs.add_argument("--timing", choices=["pipelined", "isolated"], help="the regime to take from the model")
+    add_cost_flags(parser)
     layout = parser.add_argument_group("layout (default: the model's own)")
     layout.add_argument("--nodes", "--nnodes", type=int, metavar="N")
     layout.add_argument("--ranks-per-node", type=int, metavar="R")
@@ -37,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict, and print the answer."""
-    workload, model = Workload.from_toml(args.workload), _model(args)
+    workload, model = Workload.from_toml(args.workload), cost_model(args)
     prediction = predict_step(
         workload,
         model,
@@ -54,29 +44,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(format_prediction(prediction))
     return 0
-
-
-def _model(args: argparse.Namespace) -> CostModel:
-    links = {
-        "--latency": args.latency,
-        "--inter-bandwidth": args.inter_bandwidth,
-        "--inter-latency": args.inter_latency,
-    }
-    given = [flag for flag, value in links.items() if value is not None]
-    if args.model is not None:
-        if given:
-            raise InputError(f"{given[0]} goes with --bandwidth, not with --model: leave one out")
-        from collbench.model.store import load_model
-
-        return load_model(args.model)
-    from collbench.model.link import LinkModel
-
-    return LinkModel(
-        bandwidth_GBps=args.bandwidth,
-        latency_us=(args.latency or 0.0) * 1e6,
-        inter_bandwidth_GBps=args.inter_bandwidth,
-        inter_latency_us=None if args.inter_latency is None else args.inter_latency * 1e6,
-    )
 
 
 def format_prediction(prediction: StepPrediction) -> str:

@@ -92,9 +92,15 @@ def _inputs(cell: Cell, rank: int, nranks: int) -> list[float]:
         return [float((place * 7 + rank * 5) % min(_PERIOD, limit + 1)) for place in range(_PERIOD)]
     if cell.redop == "prod":  # at most three ranks hold a 2 at one place: products stay at 8
         return [2.0 if (place - rank) % max(nranks + 1, 4) < min(3, nranks) else 1.0 for place in range(_PERIOD)]
-    if cell.redop in ("max", "min"):
-        return [float((place * 7 + rank * 5) % min(_PERIOD, limit + 1)) for place in range(_PERIOD)]
-    # sum, avg: where all ranks at 3 would pass the limit, only one rank in `sparse` holds anything at one place.
+    if cell.redop in ("max", "min"):  # of the place, plus of the rank: the extremes differ from place to place
+        part = min(_PERIOD, limit // 2)
+        return [float(place * 7 % part + (place + rank * 5) % part) for place in range(_PERIOD)]
+    if cell.redop == "avg" and DTYPES[cell.dtype].is_float:
+        # A backend may scale by 1/n before it adds, so what is added must stay near-exact: a power of two, at one to
+        # three ranks a place.
+        power = 2.0 ** (nranks - 1).bit_length()
+        return [power if (place + rank) % nranks < min(1 + place % 3, nranks) else 0.0 for place in range(_PERIOD)]
+    # sum: where all ranks at 3 would pass the limit, only one rank in `sparse` holds anything at one place.
     sparse = -(-3 * nranks // (limit - 3))
     # Rank 0 counts in another order: else 3, 6, ... ranks had equal sums everywhere, and a misplaced share were right.
     return [

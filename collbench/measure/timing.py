@@ -141,7 +141,8 @@ def summarize_pipelined(ranks: tuple[int, ...], times: list[RankTimes], iteratio
         "time_p95_us": None,
         "time_max_us": None,
         "time_rank_max_us": max(per_rank_us),
-        "slowest_rank": ranks[max(range(len(times)), key=per_rank_us.__getitem__)],
+        # One repeat has no spread to be late by: the rank that leaves latest.
+        "slowest_rank": ranks[max(range(len(times)), key=lambda index: times[index].left_ns[0])],
         "samples_us": [mean_us],
     }
 

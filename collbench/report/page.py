@@ -10,8 +10,8 @@ from typing import Any
 from collbench.errors import InputError
 from collbench.model.laws import Fit
 from collbench.model.store import Model
+from collbench.numbers import UNKNOWN, digits, interval, ms, percent
 from collbench.report.html import bullets, document, element, facts, folded, picture, section, table
-from collbench.report.numbers import UNKNOWN, digits, interval, ms, percent
 from collbench.report.panels import TIMINGS, Panel, Point, panels_of, plotted
 from collbench.report.plots import busbw_figure, time_figure
 from collbench.report.remarks import Remarks, remarks_on

@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 from collbench.model.estimate import Floats
 from collbench.model.laws import Fit, Segment
 from collbench.model.store import Model
+from collbench.numbers import digits
 from collbench.report.canvas import (
     BLUE,
     INK,
@@ -25,7 +26,6 @@ from collbench.report.canvas import (
     size_axis,
     time_axis,
 )
-from collbench.report.numbers import digits
 from collbench.report.panels import TIMINGS, Panel
 from collbench.units import format_size, format_time_us
 

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from collbench.numbers import digits, ms, percent
 from collbench.report.canvas import (
     BLUE,
     GREEN,
@@ -21,7 +22,6 @@ from collbench.report.canvas import (
     legend_below,
     new_figure,
 )
-from collbench.report.numbers import digits, ms, percent
 
 # What a bar is for: predict's `phase`. A bar without one is told by its stream.
 _PHASES = {

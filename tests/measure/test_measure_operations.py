@@ -94,14 +94,32 @@ def test_the_expected_table_is_the_direct_reduction_of_the_inputs(dtype, redop):
     for nranks in range(1, 65) if every else (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 48, 61, 64):
         inputs = torch.tensor([operations._inputs(cell, rank, nranks) for rank in range(nranks)], dtype=torch.float64)
         assert inputs.shape == (nranks, PERIOD)
-        assert bool((inputs == inputs.round()).all()) and inputs.min() >= 0 and inputs.max() <= limit
+        assert bool((inputs == inputs.round()).all()) and inputs.min() >= 0
         expected = torch.tensor(operations._reduced(cell, nranks), dtype=torch.float64)
         assert torch.equal(expected, reduced(list(inputs), redop)), nranks
         # Every partial sum, in any order, is a whole number the type holds exactly.
-        if redop in ("sum", "avg"):
+        if redop == "sum":
             assert inputs.sum(0).max() <= limit
         if redop == "prod":
             assert inputs.prod(0).max() <= limit
+        if redop in ("max", "min"):
+            assert inputs.max() <= limit
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("nranks", [*range(2, 34), 48, 61, 63, 64])
+def test_a_mean_is_right_whether_scaled_before_or_after_the_sum(dtype, nranks):
+    cell, kind = cell_of(AR, dtype=dtype, redop="avg", requested=PERIOD * DTYPES[dtype].itemsize), getattr(torch, dtype)
+    groups, buffers = filled(cell, nranks)
+    sends = [own.send.clone() for own in buffers]
+    share = torch.tensor(1 / nranks, dtype=kind).double()
+    before, after = torch.zeros(PERIOD, dtype=kind), torch.zeros(PERIOD, dtype=kind)
+    for send in sends:
+        before = (before.double() + (send.double() * share).to(kind).double()).to(kind)
+        after = (after.double() + send.double()).to(kind)
+    for mean in (before, (after.double() * share).to(kind)):
+        buffers[0].recv.copy_(mean)
+        assert wrong_elements(cell, groups[0], buffers[0]) == 0
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,9 +144,11 @@ def test_no_rank_count_makes_the_result_the_same_everywhere(dtype, redop):
 
 
 @pytest.mark.parametrize("redop", ["max", "min"])
-def test_maxima_and_minima_differ_from_place_to_place_up_to_60_ranks(redop):
+def test_maxima_and_minima_differ_from_place_to_place(redop):
     cell = pattern_cell("float32", redop)
-    assert [n for n in (*range(2, 17), 24, 32, 59, 60) if len(set(operations._reduced(cell, n))) == 1] == []
+    assert [
+        n for n in (*range(2, 17), 24, 32, 59, 60, 61, 64, 128) if len(set(operations._reduced(cell, n))) == 1
+    ] == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
@@ -224,9 +244,10 @@ def test_a_rank_that_was_left_out_is_seen(left_out, redop):
     cell = cell_of(AR, redop=redop)
     groups, buffers = filled(cell, 6)
     sends = [own.send.clone() for own in buffers]
+    missed = int((sends[left_out] != 0).sum())  # wherever it had something
     sends[left_out].zero_()
     perform(cell, buffers, sends)
-    assert wrong_elements(cell, groups[0], buffers[0]) == buffers[0].recv.numel()
+    assert wrong_elements(cell, groups[0], buffers[0]) == missed > 10
 
 
 def test_an_operator_that_was_ignored_is_seen():

@@ -50,7 +50,7 @@ def test_fit_prints_a_table_and_writes_the_model(
     out, err = capsys.readouterr()
     assert out.splitlines()[0].split()[:2] == ["collective", "group"]
     assert "all_reduce  intra  4      1      nccl     float32  out    isolated" in out
-    assert "8 B to 1 GiB: 20 us [" in out
+    assert "8 B to 1 GiB: 20.0 us [" in out
     assert err == f"model: {path}\n"
     assert json.loads(path.read_text())["schema"] == "collbench.model/1"
 

@@ -80,9 +80,9 @@ def test_the_report_a_person_reads(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([SMALL], "--model --bandwidth"),
-        ([SMALL, "--model", "m.json", "--bandwidth", "1"], "not allowed with"),
-        ([SMALL, "--model", "m.json", "--latency", "1us"], "--latency goes with --bandwidth"),
+        ([SMALL], "neither --model nor --bandwidth"),
+        ([SMALL, "--model", "m.json", "--bandwidth", "1"], "--model and --bandwidth exclude"),
+        ([SMALL, "--model", "m.json", "--latency", "1us"], "--model and --latency exclude"),
         ([SMALL, "--model", "missing.json"], "missing.json"),
         ([SMALL, "--bandwidth", "1"], "--ranks-per-node"),
         ([SMALL, "--bandwidth", "0", "--ranks-per-node", "2"], "above zero"),

@@ -7,7 +7,7 @@ from report_data import Page, measurement, prediction, results_file, sweep, vali
 
 from collbench.errors import InputError
 from collbench.model.fit import fit_results
-from collbench.report.numbers import digits
+from collbench.numbers import digits
 from collbench.report.page import write_page
 from collbench.results import load_results
 
