@@ -18,8 +18,8 @@ import torch.distributed as dist
 now_ns = time.perf_counter_ns
 
 _PINGS = 20
-_SLACK_NS = 150_000  # from the agreement to the deadline: time for every rank to learn of it
-_MAX_SLACK_NS = 2_000_000
+_LEAST_SLACK_NS = 100_000  # from the last rank's arrival to the deadline
+_MOST_SLACK_NS = 2_000_000  # on a busy machine more time stops helping
 _AWAKE_NS = 150_000  # before the deadline a rank is awake; longer waits are slept, which a busy machine repays
 LATE_NS = 20_000  # a rank that reaches its deadline later than this has missed it
 
@@ -71,27 +71,27 @@ def _ping_pong(other: int, asks: bool, control: Any) -> int:
 class Deadline:
     """Brings all ranks of the job to one common moment, again and again.
 
-    A rank that learns of a deadline too late says so at the next one; all ranks then know that the sample between the
-    two is void, and allow themselves more time. There is a limit: on a busy machine more time stops helping.
+    The deadline is as far off as it took, the last time, until every rank had learned of it, twice over. A rank that
+    learns of it too late all the same says so at the next one: the sample between the two is void, on all ranks.
     """
 
     def __init__(self, control: Any, offset_ns: int) -> None:
         self._control = control
         self._offset_ns = offset_ns
-        self._slack_ns = _SLACK_NS
         self._missed = False
+        self._learned_ns = _LEAST_SLACK_NS
         self.previous_void = False
 
     def wait(self) -> int:
         """Return at the deadline, which is given in this rank's own clock (ns)."""
-        agreed = torch.tensor([now_ns() + self._offset_ns, int(self._missed)], dtype=torch.int64)
+        mine = [now_ns() + self._offset_ns, int(self._missed), self._learned_ns]
+        agreed = torch.tensor(mine, dtype=torch.int64)
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self._control)
-        self.previous_void = bool(agreed[1])
-        if self.previous_void:
-            self._slack_ns = min(2 * self._slack_ns, _MAX_SLACK_NS)
-        else:
-            self._slack_ns = max(self._slack_ns * 15 // 16, _SLACK_NS)
-        deadline = int(agreed[0]) - self._offset_ns + self._slack_ns
+        last_arrival, missed, learned_ns = agreed.tolist()
+        self.previous_void = bool(missed)
+        self._learned_ns = now_ns() - (last_arrival - self._offset_ns)
+        slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), _MOST_SLACK_NS)
+        deadline: int = last_arrival - self._offset_ns + slack_ns
         remaining = deadline - now_ns()
         if remaining > 2 * _AWAKE_NS:
             time.sleep((remaining - _AWAKE_NS) / 1e9)
