@@ -6,8 +6,8 @@ A sweep file and the flags of `collbench run` use the same words, read by one ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class Sweep:
     timeout_s: float = 60.0
     samples: bool = False
     backend: str = ""
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # field -> file:line, or flag
 
     def sizes(self) -> Iterator[int]:
         """The requested sizes in bytes, as nccl-tests steps through them (common.cu, TimeTest)."""
@@ -66,14 +67,15 @@ class Sweep:
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a run to go on in the same file: all that a measured value depends on."""
-        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        record = self.as_record()
         for name in ("name", "question", "timeout_s", "samples", "backend"):
-            del fields[name]
-        return fields
+            del record[name]
+        return record
 
     def as_record(self) -> dict[str, Any]:
         """The sweep as the run record keeps it."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "origins"}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +159,11 @@ def check_root(sweep: Sweep, groups: dict[str, Groups]) -> None:
         return
     for kind, of_kind in groups.items():
         smallest = min(len(ranks) for ranks in of_kind)
+        origin = f"{sweep.origins['root']}: " if "root" in sweep.origins else ""
         if sweep.root >= smallest:
             raise InputError(
-                f"root {sweep.root}: a group of kind {kind} has {smallest} ranks: expected a rank inside the group, "
-                f"0 to {smallest - 1}"
+                f"{origin}root {sweep.root}: a group of kind {kind} has {smallest} ranks: "
+                f"expected a rank inside the group, 0 to {smallest - 1}"
             )
 
 
@@ -265,6 +268,8 @@ _WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "warmup_iters": ("warmup_iters", _whole(0)),
     "check": ("check", _whole(0)),
     "concurrent": ("concurrent", _truth),
+    "one_at_a_time": ("concurrent", lambda value: not _truth(value)),
+    "op": ("redop", _words(check_redop)),
     "precision": ("precision", _fraction),
     "seed": ("seed", _whole(0)),
     "timeout": ("timeout_s", _seconds),
@@ -278,35 +283,37 @@ def load_sweep(path: str | Path | None = None, flags: dict[str, Any] | None = No
 
     Raises InputError naming the file and line, or the flag, and what was expected.
     """
-    fields: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     where: dict[str, str] = {}
     if path is not None:
         file = TomlFile(path, "a sweep")
         if not file.data:
             raise InputError(f"{path}:1: is empty: expected a sweep, such as sweeps/quick.toml")
-        for word, value in file.data.items():
+        for key, value in file.data.items():
+            word = key.replace("-", "_")
             if word not in _WORDS:
-                raise InputError(f"{file.where(word)}: {one_of('key', word, list(_WORDS))}")
-            _read(word, value, file.where(word), fields, where)
+                raise InputError(f"{file.where(key)}: {one_of('key', key, list(_WORDS))}")
+            _read(word, value, file.where(key), values, where)
     for word, value in (flags or {}).items():
-        _read(word, value, f"--{word.replace('_', '-')}", fields, where)
+        _read(word, value, f"--{word.replace('_', '-')}", values, where)
     # The step is additive where only stepbytes is said, be it by a flag over a file that says stepfactor.
-    said_last = flags if flags and ("stepbytes" in flags or "stepfactor" in flags) else fields
+    said_last = flags if flags and ("stepbytes" in flags or "stepfactor" in flags) else values
     if "stepbytes" in said_last and "stepfactor" not in said_last:
-        fields["stepfactor"] = 1
-    return _checked(Sweep(**fields), where)
+        values["stepfactor"] = 1
+    return _checked(Sweep(**values, origins=where))
 
 
-def _read(word: str, value: Any, origin: str, fields: dict[str, Any], where: dict[str, str]) -> None:
+def _read(word: str, value: Any, origin: str, values: dict[str, Any], where: dict[str, str]) -> None:
     name, read = _WORDS[word]
     try:
-        fields[name] = read(value)
+        values[name] = read(value)
     except InputError as error:
         raise InputError(f"{origin}: {error}") from None
     where[name] = origin
 
 
-def _checked(sweep: Sweep, where: dict[str, str]) -> Sweep:
+def _checked(sweep: Sweep) -> Sweep:
+    where = sweep.origins
     if sweep.minbytes > sweep.maxbytes:
         origin = where.get("minbytes") or where.get("maxbytes", "--minbytes")
         raise InputError(

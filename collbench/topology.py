@@ -6,7 +6,7 @@ group is one new entry in GROUP_KINDS.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from collbench.errors import one_of
@@ -95,3 +95,15 @@ def form_groups(kind: str, layout: Layout) -> Groups:
     Raises CannotForm, with the reason, where this job has no such group.
     """
     return GROUP_KINDS[kind](layout)
+
+
+def form_kinds(kinds: Iterable[str], layout: Layout) -> tuple[dict[str, Groups], dict[str, str]]:
+    """(the groups of each kind, in order; why the others cannot be formed). No kinds: the layout's default ones."""
+    groups: dict[str, Groups] = {}
+    reasons: dict[str, str] = {}
+    for kind in tuple(kinds) or default_group_kinds(layout):
+        try:
+            groups[kind] = form_groups(kind, layout)
+        except CannotForm as reason:
+            reasons[kind] = str(reason)
+    return groups, reasons

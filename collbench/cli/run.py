@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collbench.errors import InputError
+from collbench.errors import EXIT_INPUT
+from collbench.results import ResultsWriter
 from collbench.resume import done_cells
 from collbench.sweep import Sweep, check_root, load_sweep, plan_cells
-from collbench.topology import CannotForm, Groups, Layout, default_group_kinds, form_groups
+from collbench.topology import Layout, form_kinds
 from collbench.units import format_size
 
 EPILOG = """\
@@ -99,8 +100,12 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _dry_run(sweep, Layout.regular(1, ranks), args.json)
         return 0
-    done_cells(output, sweep, ranks, backend, args.append)  # refuse before ranks are started
-    print(f"collbench: {ranks} {backend} ranks on this machine ({why}); results in {output}", file=sys.stderr)
+    # Refuse what can be refused before ranks are started.
+    check_root(sweep, form_kinds(sweep.group, Layout.regular(1, ranks))[0])
+    done_cells(output, sweep, ranks, backend, args.append)
+    ResultsWriter(output).close()
+    started = f"{ranks} {backend} rank{'s' * (ranks > 1)}"
+    print(f"collbench: {started} on this machine ({why}); results in {output}", file=sys.stderr)
     verdict = launch(["run", *args.argv, "--backend", backend], ranks, backend)
     if verdict.exit_code and verdict.reason:
         print(f"collbench: {verdict.reason}{_kept(verdict.exit_code, output)}", file=sys.stderr)
@@ -117,23 +122,22 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _kept(exit_code: int, output: Path) -> str:
-    if exit_code < 3:
+    if exit_code <= EXIT_INPUT or _is_empty(output):
         return ""
     return f"; what was measured is in {output}, the same command measures the rest"
 
 
+def _is_empty(output: Path) -> bool:
+    return not output.exists() or output.stat().st_size == 0
+
+
 def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
     """What the sweep would do, at assumed speeds: nothing is known of this machine yet."""
-    groups: dict[str, Groups] = {}
-    for kind in sweep.group or default_group_kinds(layout):
-        try:
-            groups[kind] = form_groups(kind, layout)
-        except CannotForm as reason:
-            print(f"collbench: group {kind} would be skipped: {reason}", file=sys.stderr)
+    groups, reasons = form_kinds(sweep.group, layout)
+    for kind, reason in reasons.items():
+        print(f"collbench: group {kind} would be skipped: {reason}", file=sys.stderr)
     check_root(sweep, groups)
     cells = plan_cells(sweep, groups)
-    if not cells:
-        raise InputError("nothing to measure: no group of the sweep can be formed by this job")
     seconds, memory = 0.0, 0
     for cell in cells:
         size = cell.message(len(groups[cell.group][0])).size_bytes
@@ -154,7 +158,7 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
         return
     for kind, of_kind in groups.items():
         print(f"group {kind}: {len(of_kind)} of {len(of_kind[0])} ranks")
-    sizes = [cell.requested_bytes for cell in cells]
+    sizes = [cell.requested_bytes for cell in cells] or [0]
     print(
         f"cells: {len(cells)} ({', '.join(sweep.collective)}; {format_size(min(sizes))} to {format_size(max(sizes))})"
     )

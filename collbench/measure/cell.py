@@ -6,9 +6,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
 from collbench.collectives import COLLECTIVES, bandwidths_GBps
 from collbench.measure import operations, timing
 from collbench.measure.clock import now_ns
@@ -43,7 +40,7 @@ class CellMeasurement:
         refused = self._agree(self._prepare()) or self._agree(self._probe())
         if refused:
             return Found(skipped=refused)
-        operation_s = self._longest_probe_s()
+        operation_s = self._job.control.maximum([self._probe_ns])[0] / 1e9
         fits = max(1, int(self._sweep.timeout_s / 2 / max(operation_s, 1e-9)))
         for _ in range(min(self._sweep.warmup_iters, fits)):
             if self._group is not None:
@@ -95,18 +92,9 @@ class CellMeasurement:
 
     def _agree(self, refusal: str | None) -> str | None:
         """The lowest rank's refusal, on all ranks; None where no rank refuses."""
-        refused = torch.tensor([int(refusal is not None)])
-        dist.all_reduce(refused, op=dist.ReduceOp.MAX, group=self._job.control)
-        if not int(refused):
+        if not any(self._job.control.maximum([int(refusal is not None)])):
             return None
-        refusals: list[Any] = [None] * self._job.world_size
-        dist.all_gather_object(refusals, refusal, group=self._job.control)
-        return next(str(reason) for reason in refusals if reason is not None)
-
-    def _longest_probe_s(self) -> float:
-        longest = torch.tensor([self._probe_ns])
-        dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=self._job.control)
-        return int(longest) / 1e9
+        return next(str(reason) for reason in self._job.control.everyones(refusal) if reason is not None)
 
     def _time(self, iterations: int) -> timing.RankTimes:
         regime = timing.time_isolated if self._cell.timing == "isolated" else timing.time_pipelined
@@ -117,18 +105,13 @@ class CellMeasurement:
         """Whether to stop repeating; without --precision one batch is all. Rank 0 decides for all."""
         if not self._sweep.precision or self._cell.timing != "isolated":
             return True
-        left = [value for batch in times for value in batch.left_ns]
-        mine = torch.tensor(left, dtype=torch.int64)
         # The sample of an iteration is the last exit over all ranks; groups that run together stop together.
-        dist.all_reduce(mine, op=dist.ReduceOp.MAX, group=self._job.control)
-        stop = torch.zeros(1, dtype=torch.int64)
-        if self._job.rank == 0:
-            samples = [float(value) for value in mine.tolist()]
-            low, high = timing.interval_of_median(samples)
-            narrow = high - low <= 2 * self._sweep.precision * timing.median(samples)
-            stop[0] = int(narrow or time.monotonic() - started > self._sweep.timeout_s / 4)
-        dist.broadcast(stop, src=0, group=self._job.control)
-        return bool(stop)
+        last_exits = self._job.control.maximum([value for batch in times for value in batch.left_ns])
+        samples = [float(value) for value in last_exits]
+        low, high = timing.interval_of_median(samples)
+        narrow = high - low <= 2 * self._sweep.precision * timing.median(samples)
+        stop = narrow or time.monotonic() - started > self._sweep.timeout_s / 4
+        return bool(self._job.control.from_rank(0, stop))
 
     def _wrong(self) -> int:
         """Wrong elements of this rank's results in the last check; -1 where none was asked for."""
@@ -149,13 +132,9 @@ class CellMeasurement:
         """Bring every rank's readings to rank 0, and make them records there."""
         entered = [value for batch in times for value in batch.entered_ns]
         left = [value for batch in times for value in batch.left_ns]
-        mine = torch.tensor([wrong, *entered, *left], dtype=torch.int64)
-        if self._job.rank != 0:
-            dist.gather(mine, None, dst=0, group=self._job.control)
+        readings = self._job.control.to_rank0([wrong, *entered, *left])
+        if readings is None:
             return Found()
-        everyone = [torch.empty_like(mine) for _ in range(self._job.world_size)]
-        dist.gather(mine, everyone, dst=0, group=self._job.control)
-        readings = [values.tolist() for values in everyone]
         return Found([self._record(ranks, readings, len(entered), iterations) for ranks in self._together])
 
     def _record(self, ranks: tuple[int, ...], readings: list[list[int]], samples: int, iterations: int) -> Record:

@@ -10,10 +10,8 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed as dist
+from collbench.measure.control import Control
 
 now_ns = time.perf_counter_ns
 
@@ -33,38 +31,32 @@ def clock_identity() -> str:
     return ":".join(parts)
 
 
-def offset_to_rank0_ns(control: Any) -> int:
+def offset_to_rank0_ns(control: Control) -> int:
     """What to add to this rank's clock to read rank 0's. Called by all ranks together."""
-    identities: list[str] = [""] * dist.get_world_size(control)
-    dist.all_gather_object(identities, clock_identity(), group=control)
-    rank, offsets = dist.get_rank(control), {identities[0]: 0}
+    identities = control.everyones(clock_identity())
+    offsets = {identities[0]: 0}
     for peer, identity in enumerate(identities):
-        if identity in offsets:
-            continue
-        offset = torch.zeros(1, dtype=torch.int64)
-        if rank in (0, peer):
-            offset[0] = _ping_pong(peer if rank == 0 else 0, asks=rank == peer, control=control)
-        dist.broadcast(offset, src=peer, group=control)
-        offsets[identity] = int(offset)
-    return offsets[identities[rank]]
+        if identity not in offsets:
+            offset = _ping_pong(control, peer) if control.rank in (0, peer) else 0
+            offsets[identity] = control.from_rank(peer, offset)
+    return offsets[identities[control.rank]]
 
 
-def _ping_pong(other: int, asks: bool, control: Any) -> int:
+def _ping_pong(control: Control, peer: int) -> int:
+    """The peer's offset to rank 0, as the peer sees it; rank 0 only answers."""
     best_round_trip, best_offset = 2**62, 0
-    message = torch.zeros(1, dtype=torch.int64)
     for _ in range(_PINGS):
-        if asks:
-            sent = now_ns()
-            dist.send(message, dst=other, group=control)
-            dist.recv(message, src=other, group=control)
-            received = now_ns()
-            if received - sent < best_round_trip:
-                best_round_trip = received - sent
-                best_offset = int(message) - (sent + received) // 2
-        else:
-            dist.recv(message, src=other, group=control)
-            message[0] = now_ns()
-            dist.send(message, dst=other, group=control)
+        if control.rank == 0:
+            control.receive(peer)
+            control.send(now_ns(), peer)
+            continue
+        sent = now_ns()
+        control.send(sent, 0)
+        theirs = control.receive(0)
+        received = now_ns()
+        if received - sent < best_round_trip:
+            best_round_trip = received - sent
+            best_offset = theirs - (sent + received) // 2
     return best_offset
 
 
@@ -75,7 +67,7 @@ class Deadline:
     learns of it too late all the same says so at the next one: the sample between the two is void, on all ranks.
     """
 
-    def __init__(self, control: Any, offset_ns: int) -> None:
+    def __init__(self, control: Control, offset_ns: int) -> None:
         self._control = control
         self._offset_ns = offset_ns
         self._missed = False
@@ -85,13 +77,11 @@ class Deadline:
     def wait(self) -> int:
         """Return at the deadline, which is given in this rank's own clock (ns)."""
         mine = [now_ns() + self._offset_ns, int(self._missed), self._learned_ns]
-        agreed = torch.tensor(mine, dtype=torch.int64)
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=self._control)
-        last_arrival, missed, learned_ns = agreed.tolist()
+        last_arrival, missed, learned_ns = self._control.maximum(mine)
         self.previous_void = bool(missed)
         self._learned_ns = now_ns() - (last_arrival - self._offset_ns)
         slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), _MOST_SLACK_NS)
-        deadline: int = last_arrival - self._offset_ns + slack_ns
+        deadline = last_arrival - self._offset_ns + slack_ns
         remaining = deadline - now_ns()
         if remaining > 2 * _AWAKE_NS:
             time.sleep((remaining - _AWAKE_NS) / 1e9)

@@ -42,7 +42,7 @@ class Keeper:
         self._shown = "pipelined" if "pipelined" in sweep.timing else "isolated"
         self._known: dict[tuple[Any, ...], Record] = {}
         self._printed: set[Any] = set()
-        self._counts = {"measurements": 0, "skips": 0, "wrong": 0}
+        self._counts = {"measurements": 0, "skips": 0}
         self._writer: ResultsWriter | None = None
         self._begun = False
         self.run: Record = self._run_record()
@@ -95,7 +95,6 @@ class Keeper:
             self._known[key] = record
             self._write({"kind": "measurement", "run_id": self.run["run_id"], **record})
             self._counts["measurements"] += 1
-            self._counts["wrong"] += bool(record["wrong"])
             if record["wrong"]:
                 self._printer.comment(
                     f"collbench: WRONG DATA: {record['wrong']} elements of {cell.collective} in group "
@@ -106,7 +105,7 @@ class Keeper:
     def finish(self) -> Verdict:
         """Close the table, write the end record."""
         self._printer.close()
-        wrong = self._counts["wrong"]
+        wrong = sum(bool(record["wrong"]) for record in self._known.values())
         verdict = Verdict(EXIT_DONE)
         if wrong:
             verdict = Verdict(EXIT_NO, f"wrong data in {wrong} measurements: see 'collbench show {self._output}'")
@@ -118,7 +117,6 @@ class Keeper:
         if not self._begun:
             return
         end = {"kind": "end", "run_id": self.run["run_id"], "finished": _now(), **self._counts}
-        del end["wrong"]
         self._write({**end, "exit_code": verdict.exit_code, "reason": verdict.reason})
         self._begun = False
 

@@ -172,8 +172,7 @@ def _verdict(folder: Path, returncode: int, interrupted: bool) -> Verdict:
         return rank0
     if torchrun is not None and torchrun.reason:
         # A rank that could still say why it failed knows best; of one that was killed, torchrun knows.
-        first = torchrun.reason.split()[1]
-        own = read_verdict(folder, f"rank-{first}")
+        own = read_verdict(folder, f"rank-{torchrun.reason.split()[1]}")
         return own if own is not None and own.reason else torchrun
     if returncode == EXIT_DONE:
         return Verdict(EXIT_DONE)

@@ -15,9 +15,13 @@ from collbench.measure.process import Verdict, die_with_parent, write_verdict
 def main(arguments: list[str]) -> int:
     die_with_parent(int(os.environ["COLLBENCH_LAUNCHER_PID"]))
     logging.disable(logging.CRITICAL)  # torchrun's own account of a failure: the verdict says it in one line
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import main as torchrun
+    try:
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.run import main as torchrun
+    except ImportError as error:
+        write_verdict("torchrun", Verdict(EXIT_JOB, f"torch does not import ({error}): see 'collbench env'"))
+        return EXIT_JOB
 
     try:
         torchrun(arguments)

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
 import torch.distributed as dist
 
 from collbench.errors import EXIT_DONE, InputError
@@ -33,7 +32,7 @@ from collbench.measure.process import (
 )
 from collbench.progress import Progress
 from collbench.sweep import Cell, Sweep, check_root, plan_cells
-from collbench.topology import CannotForm, Groups, default_group_kinds, form_groups
+from collbench.topology import Groups, form_kinds
 
 
 def run_sweep(sweep: Sweep, output: Path, append: bool, as_json: bool, debug: bool) -> int:
@@ -92,7 +91,7 @@ def walk(job: Job, sweep: Sweep, output: Path, append: bool, debug: bool, table:
     hosts = [facts.host for facts in job.facts]
     keeper: Keeper | None = None
     try:
-        groups, unformed = _form_kinds(sweep, job)
+        groups, unformed = form_kinds(sweep.group, job.layout)
         check_root(sweep, groups)
         keeper = Keeper(job, sweep, output, append, groups, unformed, table) if job.rank == 0 else None
         _walk(job, sweep, groups, keeper)
@@ -127,37 +126,24 @@ def _walk(job: Job, sweep: Sweep, groups: dict[str, Groups], keeper: Keeper | No
         progress.clear()
 
 
-def _form_kinds(sweep: Sweep, job: Job) -> tuple[dict[str, Groups], dict[str, str]]:
-    """The groups this job can form, and why it cannot form the others."""
-    groups: dict[str, Groups] = {}
-    unformed: dict[str, str] = {}
-    for kind in sweep.group or default_group_kinds(job.layout):
-        try:
-            groups[kind] = form_groups(kind, job.layout)
-        except CannotForm as reason:
-            unformed[kind] = str(reason)
-    return groups, unformed
-
-
 def _plan(job: Job, sweep: Sweep, groups: dict[str, Groups], keeper: Keeper | None) -> list[Cell]:
     """The cells still to measure: rank 0 opens the file and decides, all ranks learn of it (or of its refusal)."""
     cells = plan_cells(sweep, groups)
-    answer: list[Any] = [None]
+    answer: list[int] | str | None = None
     if keeper is not None:
         try:
             keeper.open()
-            answer[0] = [index for index, cell in enumerate(cells) if not keeper.has(cell)]
-            keeper.begin(len(answer[0]))
+            answer = [index for index, cell in enumerate(cells) if not keeper.has(cell)]
+            keeper.begin(len(answer))
         except InputError as error:
-            answer[0] = str(error)
-    dist.broadcast_object_list(answer, src=0, group=job.control)
-    if isinstance(answer[0], str):
-        raise InputError(answer[0])
-    return [cells[index] for index in answer[0]]
+            answer = str(error)
+    answer = job.control.from_rank(0, answer)
+    if isinstance(answer, str):
+        raise InputError(answer)
+    return [cells[index] for index in answer or []]
 
 
 def _share(job: Job, verdict: Verdict) -> Verdict:
     """Rank 0's verdict on all ranks."""
-    code = torch.tensor([verdict.exit_code])
-    dist.broadcast(code, src=0, group=job.control)
-    return verdict if job.rank == 0 else Verdict(int(code))
+    code = job.control.from_rank(0, verdict.exit_code)
+    return verdict if job.rank == 0 else Verdict(code)

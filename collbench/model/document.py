@@ -37,7 +37,10 @@ def fit_from_json(record: Any, where: str) -> Fit:
 
 
 def scaling_from_json(record: Any, where: str) -> Scaling:
-    return Scaling(**_read_all(record, _SCALING_FIELDS, where))
+    values = _read_all(record, _SCALING_FIELDS, where)
+    for name, (convert, default) in _OPTIONAL_SCALING_FIELDS.items():
+        values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
+    return Scaling(**values)
 
 
 def _plain(record: Json) -> Json:
@@ -248,11 +251,13 @@ _OPTIONAL_FIT_FIELDS: dict[str, tuple[Convert, Any]] = {
 _SCALING_FIELDS: dict[str, Convert] = {
     "collective": _collective,
     "group": _text,
-    "backend": _or_null(_text),
-    "dtype": _or_null(_text),
-    "timing": _word("isolated", "pipelined"),
     "algorithm": _word("ring"),
-    "nranks": _list_of(_whole(2), least=1),
     "alpha_us_per_step": _not_negative,
     "link_GBps": _positive,
+}
+_OPTIONAL_SCALING_FIELDS: dict[str, tuple[Convert, Any]] = {
+    "backend": (_text, None),
+    "dtype": (_text, None),
+    "timing": (_word("isolated", "pipelined"), None),
+    "nranks": (_list_of(_whole(2), least=1), ()),
 }

@@ -28,20 +28,25 @@ LEAST_HELD_OUT = 3  # with fewer sizes to hold out there is no error to speak of
 FULL_QUANTILES = 19  # residuals from which 5 % and 95 % quantiles can be read (split conformal: n ≥ 2/0.1 − 1)
 
 
-def fit_results(results: Source | Iterable[Source]) -> Model:
-    """A model of one or more results: DataFrames of `read_results`, paths of results files, or a list of either.
+def fit_results(*results: Source | Iterable[Source]) -> Model:
+    """A model of one or more results: DataFrames of `read_results`, paths of results files, or lists of either.
 
     Raises InputError, in one line, where nothing can be fitted: no measurements, wrong data, fewer than 3 sizes.
     What is left out while something else can be fitted is listed in `Model.notes`.
     """
     import pandas
 
-    sources = [results] if isinstance(results, (str, os.PathLike, pandas.DataFrame)) else list(results)
+    sources: list[Source] = []
+    for each in results:
+        sources += [each] if isinstance(each, (str, os.PathLike, pandas.DataFrame)) else list(each)
     names = [str(source) for source in sources if isinstance(source, (str, os.PathLike))]
     where = f"{', '.join(names)}: " if names else ""
-    frames = [source if isinstance(source, pandas.DataFrame) else read_results(source) for source in sources]
-    if not frames:
+    if not sources:
         raise InputError("no results to fit: give at least one results file")
+    for source in sources:
+        if not isinstance(source, (str, os.PathLike, pandas.DataFrame)):
+            raise InputError(f"cannot fit a {type(source).__name__}: expected a DataFrame of read_results, or a path")
+    frames = [source if isinstance(source, pandas.DataFrame) else read_results(source) for source in sources]
     frame = pandas.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     curves, notes = pool(frame, where)
     fits = tuple(_fit(curve) for curve in curves)

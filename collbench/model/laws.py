@@ -87,18 +87,26 @@ class Scaling:
 
     Ring (modelling a pipeline of equal chunks): a step moves `size · sent_fraction(n) / steps(n)` bytes and takes as
     long at any count, so time(S, n) = steps(n) · g(S/n) for gathers and reductions, and is constant for broadcast.
-    alpha_us_per_step and link_GBps sum up the fit of the largest count; nranks lists the measured counts.
+    alpha_us_per_step and link_GBps sum up the fit of the largest count; nranks lists the measured counts. A backend,
+    dtype or timing of None holds for all.
     """
 
     collective: str
     group: str
     backend: str | None
     dtype: str | None
-    timing: str
+    timing: str | None
     algorithm: str
     nranks: tuple[int, ...]
     alpha_us_per_step: float
     link_GBps: float
+
+    def covers(self, fit: Fit) -> bool:
+        """Whether this law is that of a fit."""
+        mine = (self.backend, self.dtype, self.timing)
+        theirs = (fit.backend, fit.dtype, fit.timing)
+        same = all(own in (None, other) for own, other in zip(mine, theirs, strict=True))
+        return same and (self.collective, self.group) == (fit.collective, fit.group)
 
 
 # Per doubling of the rank count an answer of the ring law is ×/÷ 1.3 less sure, for all_reduce ×/÷ 1.6: libraries

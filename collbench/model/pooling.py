@@ -84,8 +84,10 @@ def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     for name in ("size_bytes", "time_us", "wrong", "nranks", "nnodes"):
         column = frame[name] if name in frame.columns else pandas.Series(np.nan, index=frame.index)
         table[name] = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=float)
-    names = {name: find_collective(name).name for name in table["collective"].unique()}
-    table["collective"] = table["collective"].map(names)
+    table["named"] = table["collective"]
+    table["collective"] = table["collective"].map({name: _known(name) for name in table["named"].unique()})
+    named = [len(ranks) if isinstance(ranks, (list, tuple)) and ranks else np.nan for ranks in table["group_ranks"]]
+    table["nranks"] = table["nranks"].fillna(pandas.Series(named, index=table.index, dtype=float))
     table["group"] = table["group"].where(table["group"].notna(), "world")
     table["group_ranks"] = [tuple(ranks) if isinstance(ranks, (list, tuple)) else () for ranks in table["group_ranks"]]
     for name in ("backend", "dtype", "in_place", "concurrent", "redop"):
@@ -93,9 +95,18 @@ def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     return table
 
 
+def _known(name: object) -> str | None:
+    try:
+        return find_collective(name).name
+    except InputError:
+        return None
+
+
 def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list[str]]:
     """The rows that say something about a collective's time, and what the others were."""
+    unknown = table["collective"].isna()
     reasons = {
+        f"not a collective of this version ({', '.join(sorted(set(map(str, table['named'][unknown]))))})": unknown,
         "wrong data": table["wrong"] > 0,
         "no rank count": table["nranks"].isna(),
         "one rank only": table["nranks"] <= 1,
@@ -111,6 +122,10 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
             notes.append(f"{count} of {len(table)} measurements not used: {reason}")
     if not usable.any():
         advice = "measure at least 3 sizes on at least 2 ranks, such as 'collbench run -b 8 -e 64M -f 2'"
+        if bool((table["wrong"] > 0).all()):
+            advice = (
+                "find out why the backend's data are wrong ('collbench show', 'collbench env'); no time of it counts"
+            )
         raise InputError(f"{where}nothing to fit ({'; '.join(notes)}): {advice}")
     table = table[usable].copy()
     if table["nnodes"].isna().any():

@@ -84,8 +84,7 @@ class Model:
     def _law(self, choice: Choice) -> Stretch:
         """How the chosen fit's curve becomes that of the counts asked for."""
         fit = choice.fit
-        key = (fit.collective, fit.group, fit.backend, fit.dtype, fit.timing)
-        if not any((s.collective, s.group, s.backend, s.dtype, s.timing) == key for s in self.scaling):
+        if not any(law.covers(fit) for law in self.scaling):
             measured = sorted({f.nranks for f in self.fits if f.collective == fit.collective and f.group == fit.group})
             raise InputError(
                 f"the model has no {fit.collective} on {counts(choice.nranks, choice.nnodes)} and no law for other "

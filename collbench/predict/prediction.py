@@ -18,6 +18,21 @@ class CallCount:
     count: int
     time_ms: float
 
+    @property
+    def collective(self) -> str:
+        """torch's name of it."""
+        return self.call.collective
+
+    @property
+    def group(self) -> str:
+        """The kind of group; `call.group` has its ranks and nodes."""
+        return self.call.group.name
+
+    @property
+    def size_bytes(self) -> int:
+        """nccl-tests' size."""
+        return self.call.size_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPrediction:
@@ -49,6 +64,21 @@ class StepPrediction:
     extrapolated: bool
 
     @property
+    def nodes(self) -> int:
+        """Nodes of the job."""
+        return self.placement.nodes
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each of them."""
+        return self.placement.ranks_per_node
+
+    @property
+    def gradient_syncs(self) -> int | None:
+        """Optimizer steps in all micro-batches; None where they were not asked for."""
+        return None if self.windows is None else len(self.windows)
+
+    @property
     def exposed_comm_ms(self) -> float:
         """What communication adds to the step."""
         return max(0.0, self.step_ms - self.compute_ms)  # the difference of two long sums may be -1e-16
@@ -72,8 +102,8 @@ class StepPrediction:
         document: dict[str, Any] = {
             "workload": self.workload,
             "strategy": self.strategy,
-            "nodes": self.placement.nodes,
-            "ranks_per_node": self.placement.ranks_per_node,
+            "nodes": self.nodes,
+            "ranks_per_node": self.ranks_per_node,
             "step_ms": self.step_ms,
             "step_ms_interval": None if self.step_ms_interval is None else list(self.step_ms_interval),
             "compute_ms": self.compute_ms,
@@ -82,7 +112,11 @@ class StepPrediction:
             "exposed_tail_ms": self.exposed_tail_ms,
         }
         if self.windows is not None:
-            document |= {"windows": list(self.windows), "gradient_syncs": len(self.windows), "total_ms": self.total_ms}
+            document |= {
+                "windows": list(self.windows),
+                "gradient_syncs": self.gradient_syncs,
+                "total_ms": self.total_ms,
+            }
         if self.tokens_per_s is not None:
             document["tokens_per_s"] = self.tokens_per_s
         if self.tflops_per_rank is not None:
@@ -99,12 +133,12 @@ class StepPrediction:
 def _collective_dict(entry: CallCount) -> dict[str, Any]:
     call = entry.call
     return {
-        "collective": call.collective,
-        "group": call.group.name,
+        "collective": entry.collective,
+        "group": entry.group,
         "nranks": call.group.nranks,
         "nnodes": call.group.nnodes,
         "dtype": call.dtype,
-        "size_bytes": call.size_bytes,
+        "size_bytes": entry.size_bytes,
         "count": entry.count,
         "time_ms": entry.time_ms,
     }
@@ -114,10 +148,10 @@ def _bar_dict(placed: Placed) -> dict[str, Any]:
     """`stream` is compute or comm; `channel` tells HSDP's second communication stream from the first."""
     task = placed.task
     return {
-        "stream": task.stream.partition(":")[0],
+        "stream": placed.stream,
         "channel": task.stream,
         "phase": task.phase,
-        "name": task.name,
+        "name": placed.name,
         "start_ms": placed.start_ms,
         "end_ms": placed.end_ms,
     }

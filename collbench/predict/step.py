@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from collbench.errors import InputError
+from collbench.model.store import load_model
 from collbench.predict.cost import CostModel, Costs
 from collbench.predict.memory import ledger
 from collbench.predict.options import Options, check_count
@@ -19,8 +22,8 @@ __all__ = ["StepPrediction", "predict_step"]
 
 
 def predict_step(
-    workload: Workload,
-    model: CostModel,
+    workload: Workload | str | os.PathLike[str],
+    model: CostModel | str | os.PathLike[str],
     strategy: str = "ddp",
     *,
     nodes: int | None = None,
@@ -37,10 +40,15 @@ def predict_step(
 ) -> StepPrediction:
     """Predict one optimizer step of `accumulate` micro-batches on `nodes` x `ranks_per_node` (default: the model's).
 
-    micro_batches: how many there are altogether; the answer then has their windows and total time.  overlap: False runs
-    computation and communication one after the other.  timing: the regime to ask the model for.  The others: Options.
+    workload, model: or the paths of their files.  micro_batches: how many there are altogether; the answer then has
+    their windows and total time.  overlap: False runs computation and communication one after the other.  timing: the
+    regime to ask the model for.  The others: Options.
     Raises InputError for a value or an option that does not fit, and for what the model cannot answer.
     """
+    if isinstance(workload, (str, os.PathLike)):
+        workload = Workload.from_toml(Path(workload))
+    if isinstance(model, (str, os.PathLike)):
+        model = load_model(model)
     options = Options(
         bucket_cap_mb=bucket_cap_mb,
         first_bucket_mb=first_bucket_mb,

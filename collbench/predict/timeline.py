@@ -68,6 +68,16 @@ class Placed:
     start_ms: float
     end_ms: float
 
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.task.name
+
+    @property
+    def stream(self) -> str:
+        """`compute` or `comm`; `task.stream` tells HSDP's second communication stream from the first."""
+        return self.task.stream.partition(":")[0]
+
 
 def play(tasks: Sequence[Task], cost_ms: Callable[[Call], float], *, overlap: bool = True) -> list[Placed]:
     """Place every task. `cost_ms` gives a call's duration in ms; without overlap tasks run one by one as listed."""

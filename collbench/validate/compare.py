@@ -27,14 +27,15 @@ def within(document: dict[str, Any], tolerance: float) -> bool:
 
 
 def parse_tolerance(text: str) -> float:
-    """A fraction from `10%`, or from a bare number of per cent. Raises InputError for anything else."""
+    """A fraction from `10%`, `0.1`, or `10`: a bare number of 1 or more is per cent. Raises InputError for others."""
     try:
         per_cent = float(text.removesuffix("%"))
     except ValueError:
         per_cent = -1.0
     if not 0 < per_cent <= 1000:
-        raise InputError(f"--tolerance {text!r}: expected per cent above zero, such as 10%")
-    return per_cent / 100
+        raise InputError(f"--tolerance {text!r}: expected per cent above zero, such as 10%, or a fraction such as 0.1")
+    is_fraction = per_cent < 1 and not text.endswith("%")
+    return per_cent if is_fraction else per_cent / 100
 
 
 def check_strategy(strategy: str) -> str:

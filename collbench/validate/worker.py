@@ -6,9 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any, TextIO
 
-import torch
-import torch.distributed as dist
-
 from collbench.errors import EXIT_DONE, EXIT_NO, InputError
 from collbench.measure.job import Job
 from collbench.measure.process import Verdict
@@ -46,19 +43,17 @@ def validate(
         overlap = mine.strategy == "ddp" or job.device.torch_device.type != "cpu"
         predicted = predict(nodes, job.world_size // nodes, overlap)
         samples, compute = _measure(job, workload, mine, steps, timeout_s)
-        verdict = torch.tensor([EXIT_DONE])
-        reason = None
+        code, reason = EXIT_DONE, None
         if job.rank == 0:
             document = _document(predicted, samples, steps, compute)
             if not overlap:
                 document["notes"].append("fully_shard on a CPU blocks: predicted without overlap")
             print(json.dumps(document, indent=1) if as_json else as_text(document), file=stdout)
             if not within(document, tolerance):
-                verdict[0] = EXIT_NO
+                code = EXIT_NO
                 error = document["error_pct"]["step_ms"]
                 reason = f"the step's prediction is off by {error:+.1f} %, outside {100 * tolerance:g} %"
-        dist.broadcast(verdict, src=0, group=job.control)
-        return Verdict(int(verdict), reason)
+        return Verdict(job.control.from_rank(0, code), reason)
 
     return be_a_rank(work, backend, timeout_s, debug)
 
@@ -79,7 +74,7 @@ def _measure(
         if number >= WARMUP_STEPS:
             samples["step_ms"].append(with_comm.step_ms)
             samples["compute_ms"].append(without.step_ms)
-            samples["exposed_comm_ms"].append(max(0.0, with_comm.step_ms - without.step_ms))
+            samples["exposed_comm_ms"].append(with_comm.step_ms - without.step_ms)
             samples["exposed_tail_ms"].append(max(0.0, with_comm.gradients_ms - with_comm.backward_ms))
         if progress is not None:
             progress.advance(knobs.strategy)
@@ -90,15 +85,15 @@ def _measure(
 
 def _slowest(job: Job, reading: Reading) -> Reading:
     """The step as the job sees it: the last rank's times."""
-    times = torch.tensor([reading.step_ms, reading.backward_ms, reading.gradients_ms], dtype=torch.float64)
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=job.control)
-    return Reading(*times.tolist())
+    times_ns = [round(1e6 * value) for value in (reading.step_ms, reading.backward_ms, reading.gradients_ms)]
+    return Reading(*(value / 1e6 for value in job.control.maximum(times_ns)))
 
 
 def _document(predicted: StepPrediction, samples: dict[str, list[float]], steps: int, compute: str) -> dict[str, Any]:
     prediction = predicted.to_dict()
     expected = {name: float(prediction[name]) for name in QUANTITIES}
     measured = {name: quantile(values, 0.5) for name, values in samples.items()}
+    measured["exposed_comm_ms"] = measured["step_ms"] - measured["compute_ms"]  # by its definition
     return {
         "workload": prediction["workload"],
         "strategy": prediction["strategy"],

@@ -18,13 +18,13 @@ if "RANK" in os.environ and _FAULTS != [""]:
     _reduce_scatter = getattr(dist, _scatter_name)
 
     def _late(tensor, *args, **kwargs):
-        if tensor.dtype.is_floating_point and _rank == 1:  # the worker's own agreements carry whole numbers
+        if _rank == 1:
             time.sleep(0.02)
         return _all_reduce(tensor, *args, **kwargs)
 
     def _corrupt(tensor, *args, **kwargs):
         work = _broadcast(tensor, *args, **kwargs)
-        if tensor.dtype.is_floating_point and _rank == 1:
+        if _rank == 1:
             if work is not None:
                 work.wait()
             tensor[tensor.numel() // 2] += 1

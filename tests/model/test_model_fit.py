@@ -175,7 +175,7 @@ def test_the_ring_law_is_summed_up_at_the_largest_count() -> None:
         (rows(SIZES[:2]), "too few sizes to fit: all_reduce world, 8 ranks .* 2 of the 3 sizes"),
         (rows(SIZES[:2]) + rows(SIZES[2:4], dtype="int32"), "and 1 like it"),
         ([], "no measurements"),
-        (rows(collective="all_redcue"), "did you mean all_reduce"),
+        (rows(collective="all_redcue"), r"not a collective of this version \(all_redcue\)"),
     ],
 )
 def test_refusals_are_one_line_that_says_what_to_do(records: list[dict], says: str, tmp_path: Path) -> None:
