@@ -143,8 +143,9 @@ class Printer:
             self.close()
             self._key = key
             self._lines(head(self._run, row_[0][0]))
-        self._rows.append(row_)
-        self._lines([row(row_)])
+        times = row_[0][0].get("requests", 1)  # nccl-tests' rows: one for each size that was asked for
+        self._rows += [row_] * times
+        self._lines([row(row_)] * times)
 
     def comment(self, text: str) -> None:
         self._lines([f"# {text}"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,8 @@ class Sweep:
 class Cell:
     """One half-row of the table, for all groups of one kind: what is measured in one go.
 
-    `repeat` tells the two in-place passes apart where torch has no out-of-place form (the record's `pass`).
+    repeat: tells the two in-place passes apart where torch has no out-of-place form (the record's `pass`).
+    requests: how many requested sizes round to this message; nccl-tests prints a row for each.
     """
 
     collective: str
@@ -95,6 +97,7 @@ class Cell:
     in_place: bool
     repeat: int
     concurrent: bool
+    requests: int = 1
 
     def message(self, nranks: int) -> Message:
         """What one call moves in a group of `nranks`."""
@@ -103,7 +106,7 @@ class Cell:
     def record(self, group_ranks: tuple[int, ...]) -> Record:
         """The part of the measurement record that says what was measured, for one group of the kind."""
         sent = self.message(len(group_ranks))
-        return {
+        record: Record = {
             "collective": self.collective,
             "group": self.group,
             "group_ranks": list(group_ranks),
@@ -118,39 +121,41 @@ class Cell:
             "timing": self.timing,
             "concurrent": self.concurrent,
         }
+        return record if self.requests == 1 else {**record, "requests": self.requests}
 
 
 def plan_cells(sweep: Sweep, groups: dict[str, Groups]) -> list[Cell]:
     """The cells of a sweep in the order of the table, for the groups this job can form.
 
-    Requested sizes that round to the same message are one cell.
+    Requested sizes that round to the same message are one cell, measured once.
     """
     cells: dict[tuple[object, ...], Cell] = {}
-    for name in sweep.collective:
+    for cell in _cells(sweep, tuple(groups)):
+        messages = tuple(cell.message(nranks) for nranks in sorted({len(ranks) for ranks in groups[cell.group]}))
+        key = (replace(cell, requested_bytes=0), messages)
+        cells[key] = replace(cells[key], requests=cells[key].requests + 1) if key in cells else cell
+    return list(cells.values())
+
+
+def _cells(sweep: Sweep, kinds: tuple[str, ...]) -> Iterator[Cell]:
+    """One cell for every requested size."""
+    for name, kind, dtype in product(sweep.collective, kinds, sweep.datatype):
         collective = COLLECTIVES[name]
         halves = [(False, 0), (True, 0)] if collective.out_of_place else [(True, 0), (True, 1)]
-        for kind, of_kind in groups.items():
-            counts = sorted({len(ranks) for ranks in of_kind})
-            for dtype in sweep.datatype:
-                for redop in sweep.redop if collective.reduces else (None,):
-                    for size in sweep.sizes():
-                        for timing in sweep.timing:
-                            for in_place, repeat in halves:
-                                cell = Cell(
-                                    collective=name,
-                                    group=kind,
-                                    dtype=dtype,
-                                    redop=redop,
-                                    root=sweep.root if collective.rooted else None,
-                                    requested_bytes=size,
-                                    timing=timing,
-                                    in_place=in_place,
-                                    repeat=repeat,
-                                    concurrent=sweep.concurrent,
-                                )
-                                messages = tuple(cell.message(nranks) for nranks in counts)
-                                cells.setdefault((replace(cell, requested_bytes=0), messages), cell)
-    return list(cells.values())
+        redops = sweep.redop if collective.reduces else (None,)
+        for redop, size, timing, (in_place, repeat) in product(redops, sweep.sizes(), sweep.timing, halves):
+            yield Cell(
+                collective=name,
+                group=kind,
+                dtype=dtype,
+                redop=redop,
+                root=sweep.root if collective.rooted else None,
+                requested_bytes=size,
+                timing=timing,
+                in_place=in_place,
+                repeat=repeat,
+                concurrent=sweep.concurrent,
+            )
 
 
 def check_root(sweep: Sweep, groups: dict[str, Groups]) -> None:

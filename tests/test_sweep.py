@@ -396,3 +396,11 @@ def test_sizes_always_grow():
     for sweep in (Sweep(), Sweep(minbytes=0), Sweep(stepfactor=1, stepbytes=2**18), Sweep(stepfactor=7)):
         sizes = list(sweep.sizes())
         assert all(first < second for first, second in pairwise(sizes)) and len(sizes) > 5
+
+
+def test_sizes_that_round_alike_are_one_cell_that_knows_how_many_rows_it_is():
+    sweep = load_sweep(None, {"collective": "all_gather", "minbytes": "8", "maxbytes": "64"})
+    cells = plan_cells(sweep, {"world": [(0, 1)]})
+    rows = [(cell.message(2).size_bytes, cell.requests) for cell in cells[:: len(cells) // 3]]
+    assert rows == [(0, 2), (32, 1), (64, 1)]  # 8 and 16 bytes are less than 16 a rank
+    assert cells[0].record((0, 1))["requests"] == 2 and "requests" not in cells[-1].record((0, 1))
