@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -15,7 +17,7 @@ class Progress:
     def __init__(self, total: int, what: str, stream: TextIO | None = None) -> None:
         self._total, self._what = total, what
         self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
+        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._done = 0
         self._started = time.monotonic()
         self._step = ""
@@ -39,5 +41,6 @@ class Progress:
         left = elapsed / self._done * (self._total - self._done)
         filled = _BAR_WIDTH * self._done // self._total
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-        line = f"\r\x1b[K[{bar}] {self._done}/{self._total} {self._step}  {left:.0f} s left"
-        print(line, end="", file=self._stream, flush=True)
+        line = f"[{bar}] {self._done}/{self._total} {self._step}  {left:.0f} s left"
+        width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be redrawn
+        print(f"\r\x1b[K{line[:width]}", end="", file=self._stream, flush=True)

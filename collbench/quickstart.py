@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from collbench.errors import EXIT_NO, CollbenchError, Interrupted, JobError
+from collbench.errors import EXIT_NO, InputError, Interrupted, JobError
 from collbench.measure.launch import choose_ranks, launch
 from collbench.model.fit import fit_results
 from collbench.model.store import Model
@@ -68,7 +68,9 @@ def new_folder(parent: Path) -> Path:
             return folder
         except FileExistsError:
             continue
-    raise CollbenchError(f"{parent}: holds a thousand quickstarts of this second: name a folder with -o")
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made ({error.strerror}): name another folder with -o") from None
+    raise InputError(f"{parent}: holds a thousand quickstarts of this second: name a folder with -o")
 
 
 def run_loop(folder: Path, nproc: int | None, backend: str, table_to_stderr: bool, say: Say) -> Loop:
@@ -84,7 +86,8 @@ def run_loop(folder: Path, nproc: int | None, backend: str, table_to_stderr: boo
     )
     if sweep.exit_code > EXIT_NO:
         kind = Interrupted if sweep.exit_code == Interrupted.exit_code else JobError
-        raise kind(f"the sweep failed: {sweep.reason}; what was measured is in {results}")
+        kept = f"; what was measured is in {results}" if results.exists() and results.stat().st_size else ""
+        raise kind(f"the sweep failed: {sweep.reason}{kept}")
 
     say("fit α–β models")
     model = fit_results(results)

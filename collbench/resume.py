@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from collbench.errors import InputError
@@ -14,6 +15,8 @@ def done_cells(path: Path, sweep: Sweep, world_size: int, backend: str, append: 
 
     Raises InputError where the file's last run was of another, unless `append` says to put both in one file.
     """
+    if path.exists() and not path.is_file() and path != Path(os.devnull):
+        raise InputError(f"{path}: is not a regular file: name a results file with -o")
     if not path.exists() or _holds_nothing(path):
         return []
     results = load_results(path)

@@ -18,7 +18,7 @@ from collbench.errors import InputError, one_of
 from collbench.results import Record
 from collbench.tomlfile import TomlFile
 from collbench.topology import Groups, check_group_kind
-from collbench.units import parse_size
+from collbench.units import parse_seconds, parse_size
 
 TIMINGS = ("pipelined", "isolated")
 BACKENDS = ("nccl", "gloo")
@@ -216,16 +216,6 @@ def _whole(least: int) -> Callable[[object], int]:
     return read
 
 
-def _seconds(value: object) -> float:
-    try:
-        seconds = float(str(value).removesuffix("s"))
-    except ValueError:
-        seconds = math.nan
-    if isinstance(value, bool) or not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"is {value!r}: expected seconds above zero, such as 60")
-    return seconds
-
-
 def _fraction(value: object) -> float:
     text = str(value)
     try:
@@ -277,7 +267,7 @@ _WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "op": ("redop", _words(check_redop)),
     "precision": ("precision", _fraction),
     "seed": ("seed", _whole(0)),
-    "timeout": ("timeout_s", _seconds),
+    "timeout": ("timeout_s", parse_seconds),
     "samples": ("samples", _truth),
     "backend": ("backend", _backend),
 }

@@ -17,7 +17,7 @@ class TomlFile:
         """Read `path`; `what` names the kind of file it should be ("a sweep"). Raises InputError with file and line."""
         self.path = Path(path)
         try:
-            self.text = self.path.read_text(encoding="utf-8")
+            self.text = self.path.read_text(encoding="utf-8-sig")
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({error.strerror}): expected {what} (TOML)") from None
         except UnicodeDecodeError:

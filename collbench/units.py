@@ -83,6 +83,17 @@ def parse_latency(text: object, what: str = "latency") -> float:
     return float(value) * factor
 
 
+def parse_seconds(value: object) -> float:
+    """Seconds from `60` or `60s`: above zero, at most a million (what a timer can hold)."""
+    try:
+        seconds = float(str(value).removesuffix("s"))
+    except ValueError:
+        seconds = math.nan
+    if isinstance(value, bool) or not 0 < seconds <= 1e6:
+        raise InputError(f"is {value!r}: expected seconds above zero, such as 60")
+    return seconds
+
+
 def format_size(size_bytes: float) -> str:
     """`8 B`, `64 KiB`, `1.5 MiB`: at most four digits, binary units."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):

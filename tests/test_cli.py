@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from conftest import clean_environment
 from sample_records import measurement, run_record, write_lines
 
 import collbench.cli as cli
@@ -233,7 +234,7 @@ def test_a_dry_run_says_it_to_people_too(run):
     out, _ = dry_run(run, "--collective", "all_reduce,broadcast", "-b", "8", "-e", "64M", "-f", "4", json_=False)
     # 8 B, 32 B, ... 32 MiB: 12 sizes, x 2 regimes x 2 halves x 2 collectives
     assert "cells: 96 (all_reduce, broadcast; 8 B to 32 MiB)" in out
-    assert "group world: 1 of 2 ranks" in out
+    assert "group world: 1 group, 2 ranks each" in out
     assert "memory: 32 MiB a rank" in out
     assert "time: about " in out
 
@@ -297,6 +298,8 @@ def test_under_a_launcher_rank_0_alone_plans_its_layout(run, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "6")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
     plan, _ = dry_run(run, "-b", "1K", "-e", "1K")
     assert plan["ranks"] == 6
     assert plan["groups"] == {"world": 1, "intra": 3, "inter": 2}
@@ -546,3 +549,42 @@ def test_env_speaks_to_people_and_works_without_torch(run, machine):
     assert (code, err) == (0, "")
     assert "note: torch does not import: No module named 'torch'\n      -> pip install torch" in out
     assert "cpus" in out and "interfaces" in out
+
+
+# --- an environment that is not quite a user's shell ------------------------------------------------------------
+
+
+def test_a_stray_local_rank_silences_no_error(collbench):
+    done = collbench("fit", "nosuch.jsonl", LOCAL_RANK="1")
+    assert done.returncode == 2 and "nosuch.jsonl" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"RANK": "0", "WORLD_SIZE": "4"}, "MASTER_ADDR and MASTER_PORT are not set"),
+        ({"RANK": "x", "WORLD_SIZE": "y"}, "no whole numbers"),
+    ],
+)
+@pytest.mark.parametrize("command", [["run", "-o", "never.jsonl"], ["quickstart"]])
+def test_a_launchers_variables_by_accident_are_named(collbench, command, variables, words):
+    done = collbench(*command, **variables)
+    assert done.returncode == 2 and words in done.stderr and "unset RANK" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_ascii_terminal_gets_its_table(collbench):
+    done = collbench("--help", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and "quickstart" in done.stdout
+
+
+def test_nobody_reading_stderr_is_no_failure(tmp_path):
+    command = [sys.executable, "-m", "collbench", "estimate", "all_reduce", "--size", "8", "--nranks", "1"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*command, "--bandwidth", "25"], env=clean_environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=writing,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == 0 and "all_reduce" in done.stdout

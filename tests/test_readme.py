@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 
 import pytest
@@ -63,10 +64,17 @@ def test_files_that_the_readme_names_exist():
     assert named and [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_workload_example_predicts(tmp_path):
+    path = tmp_path / "w.toml"
+    path.write_text(next(text for language, text in BLOCKS if language == "toml"))
+    link = collbench.LinkModel(bandwidth_GBps=25)
+    assert collbench.predict_step(path, link, "fsdp", nodes=2, ranks_per_node=8).compute_ms > 24 * 6
+
+
 def test_the_python_example_runs(tmp_path, monkeypatch, capsys):
     code = next(text for language, text in BLOCKS if language == "python")
-    for name in ("results.jsonl", "workload.toml"):
-        (tmp_path / name).write_bytes((ROOT / "results" / "quickstart" / name).read_bytes())
+    (tmp_path / "results.jsonl").write_bytes((ROOT / "results" / "quickstart" / "results.jsonl").read_bytes())
+    shutil.copytree(ROOT / "sweeps", tmp_path / "sweeps")
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "README.md", "exec"), {})
     lines = capsys.readouterr().out.splitlines()

@@ -127,5 +127,5 @@ def test_a_foreign_file_is_refused_and_left_as_it_is(tmp_path, name, append):
 
 
 def test_a_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"cannot be read \(Is a directory\): name another file with -o"):
+    with pytest.raises(InputError, match="is not a regular file: name a results file with -o"):
         done(tmp_path)

@@ -7,10 +7,13 @@ one line in COMMANDS.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import warnings
+from contextlib import redirect_stderr, suppress
 from importlib import import_module
+from typing import TextIO
 
 from collbench import __version__
 from collbench.errors import EXIT_DONE, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_JOB, CollbenchError, one_of
@@ -51,9 +54,40 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run the program; returns its exit code. `argv` defaults to the process's own arguments."""
     argv = sys.argv[1:] if argv is None else argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without α still gets the rest of the line
+    with redirect_stderr(_Log(sys.stderr)):
+        return _guarded(argv)
+
+
+class _Log:
+    """stderr that nobody may be reading any more: progress and notes must not end the work they tell of."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            return len(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+def _guarded(argv: list[str]) -> int:
+    """The command's exit code, whatever it raises."""
     try:
         code = _main(argv)
-        sys.stdout.flush()  # here, where a closed pipe is caught
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a closed pipe is caught
         return code
     except SystemExit as stop:  # argparse: --help and usage errors
         return int(stop.code or 0)
@@ -61,12 +95,13 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except KeyboardInterrupt:
-        print("collbench: interrupted; what was written so far is kept", file=sys.stderr)
+        if not _is_rank():  # whoever started the ranks says it once
+            print("collbench: interrupted; what was written so far is kept", file=sys.stderr)
         return EXIT_INTERRUPTED
     except CollbenchError as error:
         if "--debug" in argv:
             raise
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # of a launcher's ranks, one a node says it
+        if not _is_rank() or os.environ.get("LOCAL_RANK", "0") == "0":  # of a launcher's ranks, one a node says it
             print(f"collbench: {error}", file=sys.stderr)
         return error.exit_code
     except Exception as error:  # a bug: still one line, and not exit code 1, which is an answer
@@ -75,6 +110,10 @@ def main(argv: list[str] | None = None) -> int:
         reason = (str(error).strip().splitlines() or [""])[0]
         print(f"collbench: {type(error).__name__}: {reason} (--debug shows where)", file=sys.stderr)
         return EXIT_JOB
+
+
+def _is_rank() -> bool:
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def _main(argv: list[str]) -> int:

@@ -25,6 +25,8 @@ algbw and busbw:
   the factor twice.)  --bandwidth is the bus bandwidth: one rank's one-way link rate.
 
   collbench estimate all_reduce --size 2GB --nranks 8 --bandwidth 25GB/s
+
+--json prints one object for one size, a list of objects for several.
 """
 
 

@@ -81,13 +81,19 @@ def _row(fit: Fit) -> tuple[str, ...]:
         *(fit.backend or "-", fit.dtype or "-", place, fit.timing),
         digits(fit.alpha_us),
         interval(fit.alpha_us_interval),
-        digits(fit.busbw_GBps),
+        _bandwidth(fit),
         interval(fit.busbw_GBps_interval),
         format_size(fit.n_half_bytes),
         f"{error.median:.1f} / {error.p90:.1f}" if error.median is not None and error.p90 is not None else "-",
         str(fit.points),
         str(len(fit.segments)),
     )
+
+
+def _bandwidth(fit: Fit) -> str:
+    """The last bandwidth; its low end where the sweep shows no more than that it is above it."""
+    unknown = any(note.startswith("bandwidth not identified") for note in fit.notes)
+    return f"> {digits(fit.busbw_GBps_interval[0])}" if unknown else digits(fit.busbw_GBps)
 
 
 def _segment_line(segment: Segment) -> str:

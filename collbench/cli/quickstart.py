@@ -25,8 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from collbench.errors import InputError
+    from collbench.measure.launch import is_worker
     from collbench.quickstart import new_folder, run_loop
 
+    if is_worker():
+        raise InputError("quickstart starts its own ranks: run it without torchrun")
     began, step = time.monotonic(), 0
 
     def say(text: str) -> None:
@@ -40,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
         folder = Path(args.output)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"-o {folder}: exists and is not an empty folder: name a new one")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"-o {folder}: cannot be made ({error.strerror}): name another folder") from None
     loop = run_loop(folder, args.nproc, args.backend or "", args.json, say)
     if args.json:
         document = {

@@ -157,10 +157,10 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
         print(json.dumps({**plan, "sweep": sweep.as_record()}, indent=1))
         return
     for kind, of_kind in groups.items():
-        print(f"group {kind}: {len(of_kind)} of {len(of_kind[0])} ranks")
+        print(f"group {kind}: {len(of_kind)} group{'s' * (len(of_kind) > 1)}, {len(of_kind[0])} ranks each")
     sizes = [cell.requested_bytes for cell in cells] or [0]
     print(
         f"cells: {len(cells)} ({', '.join(sweep.collective)}; {format_size(min(sizes))} to {format_size(max(sizes))})"
     )
     print(f"memory: {format_size(memory)} a rank for buffers")
-    print(f"time: about {seconds:.0f} s, if a call takes {plan['assumes']}")
+    print(f"time: about {seconds:.0f} s, at {plan['assumes']}")

@@ -10,6 +10,7 @@ from collbench.errors import InputError
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
+from collbench.units import parse_seconds
 from collbench.validate.compare import parse_tolerance
 
 EPILOG = """\
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job = parser.add_argument_group("the job")
     job.add_argument("--backend", choices=["nccl", "gloo"], help="default: nccl where there are GPUs")
     job.add_argument("--nproc", type=int, metavar="N", help="ranks to start here (default: as collbench run)")
-    job.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for one collective (default 60)")
+    job.add_argument("--timeout", default="60", metavar="SECONDS", help="for one collective (default 60)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,8 +42,10 @@ def run(args: argparse.Namespace) -> int:
     tolerance = parse_tolerance(args.tolerance)
     if args.steps < 1:
         raise InputError(f"--steps {args.steps}: expected at least 1")
-    if args.timeout <= 0:
-        raise InputError(f"--timeout {args.timeout:g}: expected seconds above zero")
+    try:
+        timeout_s = parse_seconds(args.timeout)
+    except InputError as error:
+        raise InputError(f"--timeout: {error}") from None
     _check_step(args)
     if not is_worker():
         ranks, backend, why = choose_ranks(args.nproc, args.backend or "")
@@ -74,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         steps=args.steps,
         tolerance=tolerance,
         backend=args.backend or "",
-        timeout_s=args.timeout,
+        timeout_s=timeout_s,
         as_json=args.json,
         debug=args.debug,
     )

@@ -110,6 +110,11 @@ def problems(host: dict[str, Any], torch: dict[str, Any]) -> list[dict[str, str]
         add("this torch was built without torch.distributed", "install an official build of torch")
     elif torch["gpus"] and "nccl" not in torch["backends"]:
         add("torch sees GPUs but has no NCCL", "install a CUDA build of torch")
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        add(
+            "RANK and WORLD_SIZE are set: run and validate take themselves for a launcher's rank and wait for others",
+            "unset RANK WORLD_SIZE, unless torchrun or srun started this process",
+        )
     if not torch.get("gpus"):
         add("no GPU: runs use gloo on the CPU", "nothing, if that is what you want to measure; figures are the CPU's")
     if host["cpus"] < 2:

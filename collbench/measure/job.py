@@ -125,7 +125,7 @@ def _say_whom_we_wait_for(rank: int, world_size: int) -> None:
     where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     print(
         f"collbench: rank {rank} waits for the other ranks of {world_size} at {where} (RANK and WORLD_SIZE are set, so "
-        "this process is a worker)",
+        "this is a launcher's rank; unset them to start ranks here)",
         file=sys.stderr,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 import warnings
 from datetime import UTC, datetime
@@ -45,6 +46,7 @@ class Keeper:
         self._counts = {"measurements": 0, "skips": 0}
         self._writer: ResultsWriter | None = None
         self._begun = False
+        self._last_reason: str | None = None
         self.run: Record = self._run_record()
         self._table = table
         self._printer = Printer(self.run, self._print)
@@ -85,7 +87,10 @@ class Keeper:
         """Write what was measured, and print the row it completes."""
         if found.skipped is not None:
             size = cell.message(len(self._groups[cell.group][0])).size_bytes
-            self._printer.comment(f"collbench: {cell.collective} {cell.group} {size} bytes skipped: {found.skipped}")
+            text = f"{cell.collective} {cell.group} {cell.dtype} {size} bytes skipped: {found.skipped}"
+            if text not in self._printed:  # once for both regimes and halves
+                self._printed.add(text)
+                self._printer.comment(f"collbench: {text}")
             self._skip(cell.collective, cell.group, size, found.skipped)
             return
         for record in found.records:
@@ -105,6 +110,9 @@ class Keeper:
     def finish(self) -> Verdict:
         """Close the table, write the end record."""
         self._printer.close()
+        if self._last_reason is not None:
+            measured, skips = self._counts["measurements"], self._counts["skips"]
+            print(f"collbench: {measured} measured, {skips} skipped: {self._last_reason}", file=sys.stderr)
         wrong = sum(bool(record["wrong"]) for record in self._known.values())
         verdict = Verdict(EXIT_DONE)
         if wrong:
@@ -148,6 +156,7 @@ class Keeper:
         names = {"collective": collective, "group": group, "size_bytes": size_bytes, "reason": reason}
         self._write({"kind": "skip", "run_id": self.run["run_id"], **names})
         self._counts["skips"] += 1
+        self._last_reason = reason
 
     def _write(self, record: Record) -> None:
         assert self._writer is not None

@@ -23,8 +23,20 @@ _POLL_S = 0.1
 
 
 def is_worker() -> bool:
-    """Whether a launcher (torchrun, srun with the same variables) started this process as a rank."""
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    """Whether a launcher (torchrun, srun with the same variables) started this process as a rank.
+
+    Raises InputError where its variables are there by accident: incomplete, or no numbers.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return False
+    said = f"RANK={os.environ['RANK']} and WORLD_SIZE={os.environ['WORLD_SIZE']} are set, so this is a launcher's rank"
+    advice = "start it with torchrun, or unset RANK and WORLD_SIZE to start ranks on this machine"
+    if not (os.environ["RANK"].isdigit() and os.environ["WORLD_SIZE"].isdigit()):
+        raise InputError(f"{said}, but they are no whole numbers: {advice}")
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise InputError(f"{said}, but {' and '.join(missing)} are not set: {advice}")
+    return True
 
 
 def choose_ranks(nproc: int | None, backend: str) -> tuple[int, str, str]:
@@ -66,10 +78,15 @@ def launch(arguments: list[str], nproc: int, backend: str, stdout: IO[str] | Non
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+            preexec_fn=_ignore_interrupts,  # until torchrun, or what stands in for it, has a handler
         )
         interrupted = _wait(job, Path(folder))
         _end_stragglers(Path(folder))
         return _verdict(Path(folder), job.returncode, interrupted)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _without_nproc(arguments: list[str]) -> list[str]:
@@ -97,13 +114,14 @@ def _environment(folder: str, backend: str) -> dict[str, str]:
 
 
 def _wait(job: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Wait for the job; whether it was interrupted. SIGINT and SIGTERM to this process end the job.
+    """Wait for the job; whether it was interrupted. SIGINT, SIGTERM and SIGHUP to this process end the job.
 
     Ranks end within GRACE_S of a signal or of a peer's failure, torchrun soon after; what has not by then, is killed.
     """
     give_up = math.inf
     interrupted = False
-    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    ending = (signal.SIGTERM, signal.SIGHUP)  # a closed terminal is an end like any other
+    previous = [signal.signal(each, signal.default_int_handler) for each in ending]
     try:
         while job.poll() is None:
             try:
@@ -123,7 +141,8 @@ def _wait(job: subprocess.Popen[bytes], folder: Path) -> bool:
                 with suppress(ProcessLookupError):
                     job.send_signal(signal.SIGINT)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for each, handler in zip(ending, previous, strict=True):
+            signal.signal(each, handler)
     return interrupted
 
 

@@ -13,6 +13,7 @@ from collbench.measure.process import Verdict, die_with_parent, write_verdict
 
 
 def main(arguments: list[str]) -> int:
+    signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))  # until torchrun sets its own
     die_with_parent(int(os.environ["COLLBENCH_LAUNCHER_PID"]))
     logging.disable(logging.CRITICAL)  # torchrun's own account of a failure: the verdict says it in one line
     try:

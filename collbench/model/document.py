@@ -5,7 +5,6 @@ A value that is not what it must be raises InputError, one line: `model.json: fi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +14,7 @@ from collbench.errors import InputError
 from collbench.model.laws import UNKNOWN_LOG, Fit, HeldOutError, Interval, Scaling, Segment
 
 Json = dict[str, Any]
+LARGEST = 1e300  # no size, time or rate
 Convert = Callable[[Any], Any]  # the value read, or ValueError saying what was expected
 
 
@@ -75,7 +75,8 @@ def _short(value: Any) -> str:
 
 
 def _number(value: Any, expected: str = "a finite number") -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    # Comparing does not overflow, where isfinite of a huge whole number does; NaN is not less than anything.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < LARGEST:
         raise ValueError(expected)
     return value
 

@@ -37,7 +37,7 @@ def fit_results(*results: Source | Iterable[Source]) -> Model:
     import pandas
 
     sources: list[Source] = []
-    for each in results:
+    for each in dict.fromkeys(results) if all(isinstance(each, (str, os.PathLike)) for each in results) else results:
         sources += [each] if isinstance(each, (str, os.PathLike, pandas.DataFrame)) else list(each)
     names = [str(source) for source in sources if isinstance(source, (str, os.PathLike))]
     where = f"{', '.join(names)}: " if names else ""

@@ -118,7 +118,7 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
     for reason, bad in reasons.items():
         count = int((bad & usable).sum())
         usable &= ~bad
-        if count:
+        if count and not (reason == "size 0" and usable.any()):  # a message too small for its ranks is no news
             notes.append(f"{count} of {len(table)} measurements not used: {reason}")
     if not usable.any():
         advice = "measure at least 3 sizes on at least 2 ranks, such as 'collbench run -b 8 -e 64M -f 2'"

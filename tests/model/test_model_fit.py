@@ -93,7 +93,7 @@ def test_rows_that_say_nothing_are_left_out_and_counted() -> None:
     ]
     model = fit_results(frame(rows(), bad))
     assert only(model.fits).points == 28
-    assert [note.split(" of ")[0] for note in model.notes] == ["2", "1", "1", "3"]
+    assert [note.split(" of ")[0] for note in model.notes] == ["2", "1", "3"]  # size 0 is no news
     assert "wrong data" in model.notes[0]
 
 
