@@ -104,7 +104,7 @@ def join(backend: str, timeout_s: float) -> Job:
     finally:
         notice.cancel()
     # What passes between ranks around a cell may wait as long as a cell may.
-    control = Control(timeout_s + 10)
+    control = Control(max(timeout_s + 2, 10))
     node = _first("GROUP_RANK", "SLURM_NODEID")
     known_local_rank = None if _first(*_LOCAL_RANK) is None else local_rank
     mine = RankFacts(socket.gethostname(), int(node) if node else None, known_local_rank, device.name, os.getpid())

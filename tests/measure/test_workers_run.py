@@ -268,3 +268,14 @@ def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path):
     stderr = end(process, torchrun, *ranks)
     assert process.returncode == 3 and "rank 1 (host" in stderr
     assert load_results(path).ends[-1]["exit_code"] == 3
+
+
+def test_the_overhead_benchmark_runs_and_prints_a_ratio_for_every_size():
+    command = [sys.executable, "-m", "tests.bench_overhead", "--blocks", "6", "--iterations", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    ratios = re.findall(r"(pipelined|isolated) +(\d+) B  worker/bare (\d+\.\d+)", done.stdout)
+    assert [(timing, int(size)) for timing, size, _ in ratios] == [
+        (timing, size) for timing in ("pipelined", "isolated") for size in (8, 64, 512, 4096, 65536)
+    ]
+    assert all(float(ratio) > 0 for *_, ratio in ratios)
