@@ -104,7 +104,8 @@ def _answer(
 def _table(answers: list[dict[str, Any]]) -> str:
     """The question once, then a row per size."""
     first = answers[0]
-    title = f"{first['collective']}, group {first['group']}: {first['nranks']} ranks on {first['nnodes']} nodes"
+    plural = "s" * (first["nnodes"] != 1)
+    title = f"{first['collective']}, group {first['group']}: {first['nranks']} ranks on {first['nnodes']} node{plural}"
     rows = [
         ("size", "time", "90 % interval", "algbw GB/s", "busbw GB/s", "sent per rank", "source"),
         *map(_row, answers),
