@@ -42,6 +42,11 @@ class Collective:
     bus_factor: Callable[[int], float]
     ring_steps: Callable[[int], int]
 
+    @property
+    def halves(self) -> tuple[tuple[bool, int], tuple[bool, int]]:
+        """(in place, pass) of the two half-rows of nccl-tests' table: two passes where torch works in place only."""
+        return ((False, 0), (True, 0)) if self.out_of_place else ((True, 0), (True, 1))
+
     def sent_fraction(self, nranks: int) -> float:
         """Bytes one rank sends / size_bytes, ring algorithm. This is what the bus factor counts."""
         return self.bus_factor(nranks)
@@ -102,9 +107,15 @@ REDOPS = ("sum", "prod", "max", "min", "avg")
 
 def find_collective(text: object) -> Collective:
     """The collective called `text` (torch.distributed's name, or its short form); InputError for an unknown one."""
-    if str(text) not in _BY_ANY_NAME:
+    collective = known_collective(text)
+    if collective is None:
         raise one_of("collective", text, list(COLLECTIVES))
-    return _BY_ANY_NAME[str(text)]
+    return collective
+
+
+def known_collective(text: object) -> Collective | None:
+    """As `find_collective`; None for an unknown one, as a file of another version may hold."""
+    return _BY_ANY_NAME.get(str(text))
 
 
 def check_redop(text: object) -> str:

@@ -200,8 +200,9 @@ class ResultsWriter:
         """Cut a last line that does not parse; end one that does but lacks its newline. Not before the first append:
         only then has the file been found to be a results file."""
         self._checked_end = True
-        *_, last = [(0, b"", 0, True), *_lines(self.path)]
-        _, line, start, complete = last
+        line, start, complete = b"", 0, True
+        for _, line, start, complete in _lines(self.path):  # noqa: B007  the last one counts
+            pass
         if complete:
             return
         try:

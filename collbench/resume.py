@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collbench.errors import InputError
 from collbench.results import Record, load_results
-from collbench.sweep import Sweep
+from collbench.sweep import Sweep, identity_of
 
 
 def done_cells(path: Path, sweep: Sweep, world_size: int, backend: str, append: bool) -> list[Record]:
@@ -27,7 +27,11 @@ def done_cells(path: Path, sweep: Sweep, world_size: int, backend: str, append: 
     }
     same = set()
     for run in results.runs:
-        theirs = {"sweep": run.get("identity"), "world size": run.get("world_size"), "backend": run.get("backend")}
+        theirs = {
+            "sweep": identity_of(run.get("sweep") or {}),
+            "world size": run.get("world_size"),
+            "backend": run.get("backend"),
+        }
         if theirs == mine:
             same.add(run["run_id"])
         elif run is results.runs[-1] and not append:
@@ -54,7 +58,8 @@ def _difference(theirs: dict[str, object], mine: dict[str, object]) -> str:
         if theirs[name] != mine[name]:
             return f"{name} {theirs[name]}, now {mine[name]}"
     old, new = theirs["sweep"], mine["sweep"]
-    if not isinstance(old, dict) or not isinstance(new, dict):
+    assert isinstance(old, dict) and isinstance(new, dict)
+    if not old:
         return "without a sweep, such as an imported log"
     changed = [f"{key} {old.get(key)}, now {new[key]}" for key in new if old.get(key) != new[key]]
     return "; ".join(changed) or "another version's sweep"

@@ -1,6 +1,6 @@
 """A sweep: a TOML file and flags -> the cells to measure. Pure; knows no torch and no clock.
 
-A sweep file and the flags of `collbench run` use the same words, read by one table (`_WORDS`); flags override the file.
+A sweep file and the flags of `collbench run` use the same words, read by one table (`WORDS`); flags override the file.
 """
 
 from __future__ import annotations
@@ -68,15 +68,18 @@ class Sweep:
 
     def identity(self) -> dict[str, Any]:
         """What must be equal for a run to go on in the same file: all that a measured value depends on."""
-        record = self.as_record()
-        for name in ("name", "question", "timeout_s", "samples", "backend"):
-            del record[name]
-        return record
+        return identity_of(self.as_record())
 
     def as_record(self) -> dict[str, Any]:
         """The sweep as the run record keeps it."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "origins"}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def identity_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """`Sweep.identity` of the sweep that a run record keeps."""
+    no_matter = ("name", "question", "timeout_s", "samples", "backend")
+    return {name: value for name, value in sweep.items() if name not in no_matter}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +144,8 @@ def _cells(sweep: Sweep, kinds: tuple[str, ...]) -> Iterator[Cell]:
     """One cell for every requested size."""
     for name, kind, dtype in product(sweep.collective, kinds, sweep.datatype):
         collective = COLLECTIVES[name]
-        halves = [(False, 0), (True, 0)] if collective.out_of_place else [(True, 0), (True, 1)]
         redops = sweep.redop if collective.reduces else (None,)
-        for redop, size, timing, (in_place, repeat) in product(redops, sweep.sizes(), sweep.timing, halves):
+        for redop, size, timing, (in_place, repeat) in product(redops, sweep.sizes(), sweep.timing, collective.halves):
             yield Cell(
                 collective=name,
                 group=kind,
@@ -246,7 +248,7 @@ def _size(value: object) -> int:
 
 
 # word of a sweep file and long flag -> (field of Sweep, reader)
-_WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _text),
     "question": ("question", _text),
     "collective": ("collective", _words(lambda text: find_collective(text).name)),
@@ -286,8 +288,8 @@ def load_sweep(path: str | Path | None = None, flags: dict[str, Any] | None = No
             raise InputError(f"{path}:1: is empty: expected a sweep, such as sweeps/quick.toml")
         for key, value in file.data.items():
             word = key.replace("-", "_")
-            if word not in _WORDS:
-                raise InputError(f"{file.where(key)}: {one_of('key', key, list(_WORDS))}")
+            if word not in WORDS:
+                raise InputError(f"{file.where(key)}: {one_of('key', key, list(WORDS))}")
             _read(word, value, file.where(key), values, where)
     for word, value in (flags or {}).items():
         _read(word, value, f"--{word.replace('_', '-')}", values, where)
@@ -299,7 +301,7 @@ def load_sweep(path: str | Path | None = None, flags: dict[str, Any] | None = No
 
 
 def _read(word: str, value: Any, origin: str, values: dict[str, Any], where: dict[str, str]) -> None:
-    name, read = _WORDS[word]
+    name, read = WORDS[word]
     try:
         values[name] = read(value)
     except InputError as error:

@@ -354,7 +354,7 @@ def test_an_output_that_is_no_results_file_is_refused_and_left_alone(run, tmp_pa
 
 def test_a_file_of_another_sweep_is_refused_naming_append(run, tmp_path):
     other = load_sweep(flags={"maxbytes": "4K"})
-    path = write_lines(tmp_path / "r.jsonl", run_record(identity=other.identity()), measurement())
+    path = write_lines(tmp_path / "r.jsonl", run_record(sweep=other.as_record()), measurement())
     code, out, err = run("run", "--backend", "gloo", "-o", path)
     assert (code, out) == (2, "")
     assert "maxbytes 4096, now 33554432" in err and "--append" in the_one_line(err)
@@ -445,12 +445,12 @@ def test_show_of_an_isolated_sweep_tables_what_there_is(run, tmp_path):
 
 
 def test_a_row_begun_by_a_killed_run_is_ended_by_the_next(run, tmp_path):
-    identity = load_sweep().identity()
+    sweep = load_sweep().as_record()
     path = write_lines(
         tmp_path / "r.jsonl",
-        run_record("r1", identity=identity),
+        run_record("r1", sweep=sweep),
         measurement("r1", time_us=11.0, **{"pass": 0}),
-        run_record("r2", identity=identity),
+        run_record("r2", sweep=sweep),
         measurement("r2", time_us=12.0, **{"pass": 1}),
     )
     out = run("show", path, "--nccl-tests")[1]
@@ -461,9 +461,9 @@ def test_a_row_begun_by_a_killed_run_is_ended_by_the_next(run, tmp_path):
 def test_runs_of_different_sweeps_are_tables_of_their_own(run, tmp_path):
     path = write_lines(
         tmp_path / "r.jsonl",
-        run_record("r1", identity={"iters": 20}),
+        run_record("r1", sweep={"iters": 20}),
         *[measurement("r1", time_us=11.0, **{"pass": number}) for number in (0, 1)],
-        run_record("r2", identity={"iters": 5}),
+        run_record("r2", sweep={"iters": 5}),
         *[measurement("r2", time_us=12.0, **{"pass": number}) for number in (0, 1)],
     )
     out = run("show", path, "--nccl-tests")[1]

@@ -15,7 +15,7 @@ SWEEP = Sweep(maxbytes=1024)
 
 
 def run_of(sweep=SWEEP, run_id="r1", **changes):
-    return run_record(run_id, identity=sweep.identity(), **changes)
+    return run_record(run_id, sweep=sweep.as_record(), **changes)
 
 
 def done(path, sweep=SWEEP, world_size=2, backend="gloo", append=False):
@@ -59,7 +59,7 @@ def test_another_sweep_world_size_or_backend_is_refused(tmp_path, asked, complai
 
 
 def test_an_imported_file_has_no_sweep_to_go_on_with(tmp_path):
-    path = write_lines(tmp_path / "r.jsonl", run_record(), measurement())
+    path = write_lines(tmp_path / "r.jsonl", run_record(sweep=None), measurement())
     with pytest.raises(InputError, match=r"without a sweep, such as an imported log.*--append"):
         done(path)
 

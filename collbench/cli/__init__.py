@@ -1,7 +1,7 @@
 """The command line: one small file per command, loaded only when it is asked for.
 
-A command file has HELP (one line), add_arguments(parser) and run(args) -> exit code. A new command is one such file and
-one line in COMMANDS.
+A command file has add_arguments(parser) and run(args) -> exit code, and may have an EPILOG. A new command is such a
+file and one line in COMMANDS.
 """
 
 from __future__ import annotations

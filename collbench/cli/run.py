@@ -12,7 +12,7 @@ from typing import Any
 from collbench.errors import EXIT_INPUT
 from collbench.results import ResultsWriter
 from collbench.resume import done_cells
-from collbench.sweep import Sweep, check_root, load_sweep, plan_cells
+from collbench.sweep import WORDS, Sweep, check_root, load_sweep, plan_cells
 from collbench.topology import Layout, form_kinds
 from collbench.units import format_size
 
@@ -76,12 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job("--dry-run", action="store_true", help="print cells, memory and estimated time; measure nothing")
 
 
-_WORDS = (
-    "collective", "group", "minbytes", "maxbytes", "stepfactor", "stepbytes", "datatype", "root", "redop", "timing",
-    "iters", "warmup_iters", "check", "precision", "timeout", "seed", "backend",
-)  # fmt: skip
-
-
 def run(args: argparse.Namespace) -> int:
     from collbench.measure.launch import choose_ranks, is_worker, launch
 
@@ -113,12 +107,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _flags(args: argparse.Namespace) -> dict[str, Any]:
-    flags = {word: value for word in _WORDS if (value := getattr(args, word)) is not None}
-    if args.one_at_a_time:
-        flags["concurrent"] = False
-    if args.samples:
-        flags["samples"] = True
-    return flags
+    """What was given: every flag of a sweep has the name of its word."""
+    return {word: value for word in WORDS if (value := getattr(args, word, None)) not in (None, False)}
 
 
 def _kept(exit_code: int, output: Path) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from collbench.nccl_table import Printer, has_columns, rows_of
 from collbench.results import Record, ResultsFile, load_results
+from collbench.sweep import identity_of
 from collbench.units import format_size
 
 _CSV_COLUMNS = [
@@ -69,8 +70,8 @@ def _continued(runs: list[Record]) -> list[list[Record]]:
     """The runs that went on with one another: a run that was killed, and those that measured the rest."""
     together: dict[str, list[Record]] = {}
     for run in runs:
-        same = [run.get("identity"), run.get("world_size"), run.get("backend")]
-        together.setdefault(json.dumps(same) if run.get("identity") else run["run_id"], []).append(run)
+        same = [identity_of(run.get("sweep") or {}), run.get("world_size"), run.get("backend")]
+        together.setdefault(json.dumps(same) if run.get("sweep") else run["run_id"], []).append(run)
     return list(together.values())
 
 

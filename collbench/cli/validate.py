@@ -95,11 +95,9 @@ def _check_step(args: argparse.Namespace) -> None:
 
 
 def _predict(args: argparse.Namespace, nodes: int, ranks_per_node: int, *, overlap: bool) -> StepPrediction:
-    from collbench.model.store import load_model
-
     return predict_step(
-        Workload.from_toml(args.workload),
-        load_model(args.model),
+        args.workload,
+        args.model,
         args.strategy,
         nodes=nodes,
         ranks_per_node=ranks_per_node,

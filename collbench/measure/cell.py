@@ -32,6 +32,7 @@ class CellMeasurement:
         self, job: Job, sweep: Sweep, cell: Cell, group: Group | None, together: list[tuple[int, ...]]
     ) -> None:
         self._job, self._sweep, self._cell, self._group, self._together = job, sweep, cell, group, together
+        self._call = operations.OPERATIONS[cell.collective].call
         self._buffers: Buffers | None = None
         self._probe_ns = 0
 
@@ -56,7 +57,7 @@ class CellMeasurement:
 
     def _issue(self, async_op: bool) -> Any:
         assert self._group is not None and self._buffers is not None
-        return operations.OPERATIONS[self._cell.collective].call(self._cell, self._group, self._buffers, async_op)
+        return self._call(self._cell, self._group, self._buffers, async_op)
 
     def _prepare(self) -> str | None:
         """Allocate this rank's buffers; the reason where that fails."""

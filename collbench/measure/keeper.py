@@ -18,7 +18,7 @@ from collbench.measure.cell import Found
 from collbench.measure.environment import allowed_environment, versions
 from collbench.measure.job import Job
 from collbench.measure.process import VERDICT_DIR, Verdict
-from collbench.nccl_table import Printer, Row, is_left
+from collbench.nccl_table import Printer, Row
 from collbench.results import SCHEMA, Record, ResultsWriter, cell_key
 from collbench.resume import done_cells
 from collbench.sweep import Cell, Sweep
@@ -132,14 +132,12 @@ class Keeper:
         if cell.timing != self._shown:
             return
         halves: Row = ([], [])
-        variants = [(False, 0), (True, 0)] if COLLECTIVES[cell.collective].out_of_place else [(True, 0), (True, 1)]
-        for in_place, repeat in variants:
+        for half, (in_place, repeat) in zip(halves, COLLECTIVES[cell.collective].halves, strict=True):
             for ranks in self._groups[cell.group]:
                 key = cell_key({**cell.record(ranks), "in_place": in_place, "pass": repeat})
                 if key not in self._known:
                     return
-                record = self._known[key]
-                halves[0 if is_left(record) else 1].append(record)
+                half.append(self._known[key])
         name = (cell.collective, cell.group, cell.dtype, cell.redop, halves[0][0]["size_bytes"])
         if name not in self._printed:
             self._printed.add(name)
@@ -175,7 +173,6 @@ class Keeper:
             "versions": versions(torch),
             "environment": allowed_environment(),
             "sweep": self._sweep.as_record(),
-            "identity": self._sweep.identity(),
             "launcher": os.environ.get("TORCHELASTIC_RUN_ID"),
         }
 

@@ -46,9 +46,13 @@ class Group:
         return len(self.ranks)
 
 
-def _redop(name: str | None) -> Any:
-    names = {"sum": "SUM", "prod": "PRODUCT", "max": "MAX", "min": "MIN", "avg": "AVG"}
-    return getattr(dist.ReduceOp, names[name or "sum"])
+_REDOPS: dict[str | None, Any] = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "avg": dist.ReduceOp.AVG,
+}
 
 
 def _broadcast(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> Any:
@@ -58,7 +62,7 @@ def _broadcast(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> An
 
 
 def _all_reduce(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> Any:
-    return dist.all_reduce(buffers.recv, op=_redop(cell.redop), group=group.handle, async_op=async_op)
+    return dist.all_reduce(buffers.recv, op=_REDOPS[cell.redop], group=group.handle, async_op=async_op)
 
 
 def _all_gather(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> Any:
@@ -68,7 +72,7 @@ def _all_gather(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> A
 
 def _reduce_scatter(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> Any:
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return scatter(buffers.recv, buffers.send, op=_redop(cell.redop), group=group.handle, async_op=async_op)
+    return scatter(buffers.recv, buffers.send, op=_REDOPS[cell.redop], group=group.handle, async_op=async_op)
 
 
 @dataclass(frozen=True, slots=True)

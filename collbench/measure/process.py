@@ -60,8 +60,8 @@ def announce(rank: int) -> None:
 
 
 def end_soon_after_a_signal(rank: int) -> None:
-    """SIGINT and SIGTERM raise KeyboardInterrupt in the main thread; a rank that hangs in a collective (where Python
-    runs no handler) is ended by a thread after GRACE_S."""
+    """SIGINT raises KeyboardInterrupt in the main thread, SIGTERM Terminated; a rank that hangs in a collective (where
+    Python runs no handler) is ended by a thread after GRACE_S."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

@@ -6,6 +6,7 @@ memory, a type the backend does not take) skips the cell on all ranks together. 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -31,6 +32,7 @@ from collbench.measure.process import (
     write_verdict,
 )
 from collbench.progress import Progress
+from collbench.results import load_results
 from collbench.sweep import Cell, Sweep, check_root, plan_cells
 from collbench.topology import Groups, form_kinds
 
@@ -41,19 +43,10 @@ def run_sweep(sweep: Sweep, output: Path, append: bool, as_json: bool, debug: bo
     def work(job: Job, stdout: TextIO) -> Verdict:
         verdict = walk(job, sweep, output, append, debug, sys.stderr if as_json else stdout)
         if job.rank == 0 and as_json and verdict.exit_code <= 1:
-            print(load_document(output), file=stdout)
+            print(json.dumps(load_results(output).as_document(), indent=1), file=stdout)
         return verdict
 
     return be_a_rank(work, sweep.backend, sweep.timeout_s, debug)
-
-
-def load_document(output: Path) -> str:
-    """The results file as the one JSON document of --json."""
-    import json
-
-    from collbench.results import load_results
-
-    return json.dumps(load_results(output).as_document(), indent=1)
 
 
 def be_a_rank(work: Callable[[Job, TextIO], Verdict], backend: str, timeout_s: float, debug: bool) -> int:

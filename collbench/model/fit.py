@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +38,9 @@ def fit_results(*results: Source | Iterable[Source]) -> Model:
     import pandas
 
     sources: list[Source] = []
-    for each in dict.fromkeys(results) if all(isinstance(each, (str, os.PathLike)) for each in results) else results:
+    for each in results:
         sources += [each] if isinstance(each, (str, os.PathLike, pandas.DataFrame)) else list(each)
+    sources = _each_file_once(sources)
     names = [str(source) for source in sources if isinstance(source, (str, os.PathLike))]
     where = f"{', '.join(names)}: " if names else ""
     if not sources:
@@ -51,6 +53,14 @@ def fit_results(*results: Source | Iterable[Source]) -> Model:
     curves, notes = pool(frame, where)
     fits = tuple(_fit(curve) for curve in curves)
     return Model(fits=fits, scaling=_scaling(fits), sources=_sources(frame), notes=tuple(notes))
+
+
+def _each_file_once(sources: list[Source]) -> list[Source]:
+    """A file that is named twice holds no more measurements than one."""
+    kept: dict[object, Source] = {}
+    for source in sources:
+        kept.setdefault(Path(source).resolve() if isinstance(source, (str, os.PathLike)) else id(source), source)
+    return list(kept.values())
 
 
 def _sources(frame: pandas.DataFrame) -> tuple[dict[str, Any], ...]:

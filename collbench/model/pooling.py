@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas
 
-from collbench.collectives import find_collective
+from collbench.collectives import Collective, known_collective
 from collbench.errors import InputError
 from collbench.model.estimate import Floats
 from collbench.units import format_size
@@ -85,7 +85,7 @@ def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
         column = frame[name] if name in frame.columns else pandas.Series(np.nan, index=frame.index)
         table[name] = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=float)
     table["named"] = table["collective"]
-    table["collective"] = table["collective"].map({name: _known(name) for name in table["named"].unique()})
+    table["collective"] = table["collective"].map({name: known and known.name for name, known in _known(table)})
     named = [len(ranks) if isinstance(ranks, (list, tuple)) and ranks else np.nan for ranks in table["group_ranks"]]
     table["nranks"] = table["nranks"].fillna(pandas.Series(named, index=table.index, dtype=float))
     table["group"] = table["group"].where(table["group"].notna(), "world")
@@ -95,11 +95,8 @@ def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     return table
 
 
-def _known(name: object) -> str | None:
-    try:
-        return find_collective(name).name
-    except InputError:
-        return None
+def _known(table: pandas.DataFrame) -> Iterator[tuple[object, Collective | None]]:
+    return ((name, known_collective(name)) for name in table["named"].unique())
 
 
 def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
-from collbench.collectives import COLLECTIVES, bandwidths_GBps, find_collective
+from collbench.collectives import COLLECTIVES, bandwidths_GBps, find_collective, known_collective
 from collbench.model.laws import Fit, counts
 from collbench.results import Record, ResultsFile
 
@@ -99,6 +99,8 @@ def panels_of(results: Iterable[ResultsFile], fits: Sequence[Fit] = ()) -> list[
     for file in results:
         backends = {run["run_id"]: run.get("backend") for run in file.runs}
         for record in file.measurements:
+            if known_collective(record["collective"]) is None:
+                continue  # of another version's; the fit's notes say how many
             key = _kind_of_record(record, backends[record["run_id"]]), record.get("redop")
             panel = found.setdefault(key, Panel(*key))
             panel.records.setdefault(record["timing"], []).append(record)

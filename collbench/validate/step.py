@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from collbench.measure.job import Job
@@ -69,14 +68,14 @@ class Step:
         return no_sync()
 
 
-def build(job: Job, workload: Workload, knobs: Knobs, group: Any) -> tuple[Step, Step, Compute]:
-    """(the real step, its twin that communicates nothing, the compute). `group` is the measured world group."""
+def build(job: Job, workload: Workload, knobs: Knobs, timeout_s: float) -> tuple[Step, Step, Compute]:
+    """(the real step, its twin that communicates nothing, the compute). A collective may take `timeout_s`."""
     compute = compute_on(job.device)
     if knobs.strategy == "ddp":
         net = Net(workload, getattr(torch, workload.grad_dtype), job.device.torch_device, compute)
         module = nn.parallel.DistributedDataParallel(
             net,
-            process_group=group,
+            process_group=_handles(job, {"world": torch.arange(job.world_size).view(1, -1)}, timeout_s)[0],
             bucket_cap_mb=knobs.bucket_cap_mb,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
@@ -87,7 +86,7 @@ def build(job: Job, workload: Workload, knobs: Knobs, group: Any) -> tuple[Step,
     storage = getattr(torch, workload.storage_dtype)
     net = Net(workload, storage, job.device.torch_device, compute)
     twin = Net(workload, storage, job.device.torch_device, compute)
-    _shard(net, job, workload, knobs, group, replicas, shards)
+    _shard(net, workload, knobs, _mesh(job, replicas, shards, timeout_s))
     return (
         Step(job, workload, knobs, net, net, shards),
         Step(job, workload, knobs, twin, twin, shards),
@@ -95,13 +94,10 @@ def build(job: Job, workload: Workload, knobs: Knobs, group: Any) -> tuple[Step,
     )
 
 
-def _shard(net: Net, job: Job, workload: Workload, knobs: Knobs, group: Any, replicas: int, shards: int) -> None:
+def _shard(net: Net, workload: Workload, knobs: Knobs, mesh: Any) -> None:
     """torch's fully_shard on every wrapped layer, then on the root."""
-    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    kind = job.device.torch_device.type
-    mesh = DeviceMesh.from_group(group, kind) if replicas == 1 else _mesh_of_groups(job, kind, replicas, shards)
     policy = MixedPrecisionPolicy(
         param_dtype=getattr(torch, workload.param_dtype), reduce_dtype=getattr(torch, workload.reduce_dtype)
     )
@@ -114,11 +110,20 @@ def _shard(net: Net, job: Job, workload: Workload, knobs: Knobs, group: Any, rep
     fully_shard(net, **options)
 
 
-def _mesh_of_groups(job: Job, kind: str, replicas: int, shards: int) -> Any:
+def _mesh(job: Job, replicas: int, shards: int, timeout_s: float) -> Any:
+    """torch's mesh of shards, or of replicas x shards, row by row."""
     from torch.distributed.device_mesh import DeviceMesh
 
-    ranks = torch.arange(replicas * shards).view(replicas, shards)
-    row, column = divmod(job.rank, shards)
-    rows = [dist.new_group(members, backend=job.device.backend) for members in ranks.tolist()]
-    columns = [dist.new_group(members, backend=job.device.backend) for members in ranks.t().tolist()]
-    return DeviceMesh.from_group([columns[column], rows[row]], kind, mesh=ranks, mesh_dim_names=("replicate", "shard"))
+    kind = job.device.torch_device.type
+    ranks = torch.arange(job.world_size).view(replicas, shards)
+    if replicas == 1:
+        return DeviceMesh.from_group(_handles(job, {"shard": ranks}, timeout_s)[0], kind)
+    handles = _handles(job, {"replicate": ranks.t(), "shard": ranks}, timeout_s)
+    return DeviceMesh.from_group(handles, kind, mesh=ranks, mesh_dim_names=("replicate", "shard"))
+
+
+def _handles(job: Job, rows: dict[str, torch.Tensor], timeout_s: float) -> list[Any]:
+    """torch's group of this rank in each kind, whose groups are the rows of a table of ranks."""
+    kinds = {kind: [tuple(row) for row in table.tolist()] for kind, table in rows.items()}
+    formed = job.form(kinds, timeout_s)
+    return [next(group.handle for group in groups if group is not None) for groups in formed.values()]

@@ -62,9 +62,7 @@ def _measure(
     job: Job, workload: Workload, knobs: Knobs, steps: int, timeout_s: float
 ) -> tuple[dict[str, list[float]], str]:
     """Samples of every quantity, one a step, the slowest rank's; and the name of the compute."""
-    group = job.form({"world": [tuple(range(job.world_size))]}, timeout_s)["world"][0]
-    assert group is not None
-    real, silent, compute = build(job, workload, knobs, group.handle)
+    real, silent, compute = build(job, workload, knobs, timeout_s)
     progress = Progress(WARMUP_STEPS + steps, "real steps") if job.rank == 0 else None
     samples: dict[str, list[float]] = {name: [] for name in QUANTITIES}
     for number in range(WARMUP_STEPS + steps):

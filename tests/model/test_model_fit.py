@@ -197,3 +197,9 @@ def test_refusals_name_the_file(tmp_path: Path) -> None:
 def test_a_frame_without_the_needed_columns_is_refused() -> None:
     with pytest.raises(InputError, match="has no column time_us"):
         fit_results(frame(rows()).drop(columns="time_us"))
+
+
+def test_a_file_named_twice_is_fitted_once(tmp_path: Path) -> None:
+    path = write_results(tmp_path / "r.jsonl", rows())
+    once, twice = fit_results(path), fit_results([path, str(path)], path)
+    assert [fit.points for fit in twice.fits] == [fit.points for fit in once.fits]
