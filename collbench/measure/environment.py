@@ -9,10 +9,16 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import collbench
+from collbench.measure.hardware import cpu_quota, driver_version, gpus_and_nics, numa_nodes
+from collbench.measure.interfaces import choose_for_gloo, choose_for_nccl, matching, prefix_note, read_interfaces
+
+Problem = dict[str, str]  # {"what", "fix"}
 
 _ALLOWED = re.compile(
     r"(NCCL|TORCH_NCCL|GLOO|FI|UCX|RCCL)_\w+|OMP_NUM_THREADS|CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|TP_SOCKET_IFNAME"
@@ -44,22 +50,48 @@ def allowed_environment(environment: dict[str, str] | None = None) -> dict[str, 
 
 
 def host_facts() -> dict[str, Any]:
-    """What is known of this host without torch."""
+    """What is known of this host without torch; None where it cannot be read."""
     memory = _first_match("/proc/meminfo", r"MemTotal:\s+(\d+) kB")
     shared = os.statvfs("/dev/shm") if Path("/dev/shm").exists() else None
+    host, environment, interfaces = socket.gethostname(), dict(os.environ), read_interfaces()
+    gpus, nics = gpus_and_nics()
     return {
-        "host": socket.gethostname(),
+        "host": host,
         "kernel": platform.release(),
         "cpu": _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)") or platform.machine(),
         "cpus": len(os.sched_getaffinity(0)),
+        "cpus_online": os.cpu_count(),
+        "cpu_quota": cpu_quota(),
+        "numa_nodes": numa_nodes(),
         "memory_GB": round(int(memory) * 1024 / 1e9, 1) if memory else None,
         "shm_GB": round(shared.f_bavail * shared.f_frsize / 1e9, 1) if shared else None,
         "governor": _first_match("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", r"(\w+)"),
         "load_1min": round(os.getloadavg()[0], 2),
+        "driver": driver_version(),
         "interfaces": sorted(p.name for p in Path("/sys/class/net").glob("*"))
         if Path("/sys/class/net").exists()
         else [],
+        "gloo": asdict(choose_for_gloo(environment, host, interfaces)),
+        "nccl": asdict(choose_for_nccl(environment, interfaces)),
+        "rdma": rdma_devices(environment, nics),
+        "gpus": gpus,
+        "nics": nics,
     }
+
+
+def rdma_devices(environment: Mapping[str, str], nics: list[dict[str, Any]]) -> list[str]:
+    """The RDMA devices that NCCL takes rather than sockets: those that are up, as NCCL_IB_HCA has it."""
+    up = [nic["name"] for nic in nics if nic["rdma"] and nic["state"] == "ACTIVE"]
+    if environment.get("NCCL_IB_DISABLE", "0") != "0" or environment.get("NCCL_NET") == "Socket":
+        return []
+    asked = environment.get("NCCL_IB_HCA")
+    return matching(asked, up) if asked else up
+
+
+def usable_cpus(host: dict[str, Any]) -> int:
+    """CPUs that this process may keep busy: those it may run on, or its control group's share if that is less."""
+    quota = host.get("cpu_quota")
+    return int(min(host["cpus"], max(1, int(quota)) if quota else host["cpus"]))
 
 
 def versions(torch: Any) -> dict[str, str | None]:
@@ -74,6 +106,7 @@ def versions(torch: Any) -> dict[str, str | None]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "nccl": nccl,
+        "driver": driver_version(),
     }
 
 
@@ -97,7 +130,7 @@ def torch_facts() -> dict[str, Any]:
     return facts
 
 
-def problems(host: dict[str, Any], torch: dict[str, Any]) -> list[dict[str, str]]:
+def problems(host: dict[str, Any], torch: dict[str, Any]) -> list[Problem]:
     """What would go wrong here, each with what to do about it."""
     found = []
 
@@ -117,30 +150,73 @@ def problems(host: dict[str, Any], torch: dict[str, Any]) -> list[dict[str, str]
         )
     if not torch.get("gpus"):
         add("no GPU: runs use gloo on the CPU", "nothing, if that is what you want to measure; figures are the CPU's")
-    if host["cpus"] < 2:
+    gpus = len(torch.get("gpus", []))
+    found += _cpu_problems(host, gpus) + host_problems(host, gpus)
+    if host["gloo"]["problem"]:
+        found.append(_problem_of(host["gloo"]))
+    return found
+
+
+def _cpu_problems(host: dict[str, Any], gpus: int) -> list[Problem]:
+    found = []
+
+    def add(what: str, fix: str) -> None:
+        found.append({"what": what, "fix": fix})
+
+    cpus = usable_cpus(host)
+    if cpus < 2:
         add("one CPU: two ranks take turns, latencies are the scheduler's", "use a machine with two CPUs or more")
-    if host["load_1min"] > host["cpus"]:
-        add(f"load is {host['load_1min']} on {host['cpus']} CPUs: small-message times will be noise", "stop other work")
-    if host["shm_GB"] is not None and host["shm_GB"] < 1 and torch.get("gpus"):
+    if cpus < host["cpus"]:
+        add(
+            f"control groups allow {host['cpu_quota']:g} of {host['cpus']} CPUs: ranks that use them up are stopped",
+            "raise the container's CPU limit",
+        )
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if ranks.isdigit() and cpus < int(ranks):
+        add(f"{ranks} ranks on {cpus} usable CPUs: they take turns", "start fewer ranks, or give the job more CPUs")
+    if cpus < gpus:
+        add(f"{gpus} GPUs but {cpus} usable CPUs: ranks take turns", "give the job a CPU for each GPU at least")
+    return found
+
+
+def host_problems(host: dict[str, Any], gpus: int) -> list[Problem]:
+    """What makes measurements on this host noisy, but for its CPUs' number; `gpus` is how many of them torch sees."""
+    found = []
+
+    def add(what: str, fix: str) -> None:
+        found.append({"what": what, "fix": fix})
+
+    online = host["cpus_online"]
+    if host["load_1min"] > online:
+        add(f"load is {host['load_1min']} on {online} CPUs: small-message times will be noise", "stop other work")
+    if host["shm_GB"] is not None and host["shm_GB"] < 1 and gpus:
         add(f"/dev/shm has {host['shm_GB']} GB: NCCL may fail to start", "docker run --shm-size=8g, or --ipc=host")
     if host["governor"] not in (None, "performance"):
         add(
             f"CPU governor is {host['governor']}: latencies vary with the clock",
             "cpupower frequency-set -g performance",
         )
-    try:
-        address = socket.gethostbyname(host["host"])
-        if address.startswith("127."):
-            add(
-                f"host name {host['host']} resolves to {address}: other nodes cannot reach it",
-                "on several nodes set GLOO_SOCKET_IFNAME (NCCL_SOCKET_IFNAME) to the interface that joins them",
-            )
-    except OSError:
-        add(
-            f"host name {host['host']} does not resolve",
-            "on several nodes set GLOO_SOCKET_IFNAME to the interface that joins them",
-        )
+    if gpus:
+        found += _nccl_problems(host)
     return found
+
+
+def _nccl_problems(host: dict[str, Any]) -> list[Problem]:
+    found = [_problem_of(host["nccl"])] if host["nccl"]["problem"] else []
+    asked = os.environ.get("NCCL_IB_HCA", "")
+    ambiguous = prefix_note("NCCL_IB_HCA", asked, [nic["name"] for nic in host["nics"] if nic["rdma"]])
+    if ambiguous:
+        found.append({"what": ambiguous[0], "fix": ambiguous[1]})
+    states = {nic["name"]: nic["state"] for nic in host["nics"]}
+    for index, gpu in enumerate(host["gpus"]):
+        if gpu["nics"] and all(states[name] not in ("ACTIVE", "UP") for name in gpu["nics"]):
+            down = f"{', '.join(gpu['nics'])}, nearest to GPU {index}, is {states[gpu['nics'][0]]}"
+            found.append({"what": f"{down}: its traffic goes a longer way", "fix": "check the cable and the port"})
+    return found
+
+
+def _problem_of(choice: dict[str, Any]) -> Problem:
+    return {"what": choice["problem"], "fix": choice["fix"]}
 
 
 def _first_match(path: str, pattern: str) -> str | None:

@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
-import threading
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.distributed.rendezvous import rendezvous
 
-from collbench.errors import JobError
+from collbench.errors import InputError
 from collbench.measure.clock import Deadline, offset_to_rank0_ns
 from collbench.measure.control import Control
 from collbench.measure.device import Device, default_backend, open_device
-from collbench.measure.failure import first_line
-from collbench.measure.operations import Group
+from collbench.measure.failure import explain, first_line
+from collbench.measure.groups import Group, form_kind
+from collbench.measure.names import spans
+from collbench.measure.preflight import Told, everyones, this_rank
+from collbench.measure.rendezvous import JOIN_TIMEOUT_S, Meeting, NotMet, arrive, machine, meet, speaks_for_host
 from collbench.topology import Groups, Layout
 
-JOIN_TIMEOUT_S = 300.0
-_NOTICE_S = 10.0
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 
 
@@ -39,6 +38,8 @@ class RankFacts:
     local_rank: int | None
     device: str
     pid: int
+    machine: str | None = None  # the same on ranks that share a host, whatever its names
+    cpus: str = ""  # that it may run on: `0-3, 8`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Job:
     device: Device
     deadline: Deadline
     facts: tuple[RankFacts, ...]
+    told: tuple[Told, ...] = field(default=(), repr=False)  # what every rank said of its host and settings
 
     @property
     def layout(self) -> Layout:
@@ -70,81 +72,98 @@ class Job:
     def form(self, groups: dict[str, Groups], timeout_s: float) -> dict[str, list[Group | None]]:
         """torch's process groups for every group of every kind; None for those this rank is not in.
 
-        Called by all ranks together: torch wants every rank at every new_group, in one order.
+        Called by all ranks together, with the groups in one order.
         """
-        formed: dict[str, list[Group | None]] = {}
-        for kind, of_kind in groups.items():
-            formed[kind] = []
-            for ranks in of_kind:
-                handle = dist.new_group(list(ranks), backend=self.device.backend, timeout=timedelta(seconds=timeout_s))
-                mine = Group(handle, ranks, ranks.index(self.rank)) if self.rank in ranks else None
-                formed[kind].append(mine)
-        return formed
+        return {
+            kind: form_kind(self.rank, of_kind, self.device.backend, timeout_s).groups
+            for kind, of_kind in groups.items()
+        }
 
 
-def join(backend: str, timeout_s: float) -> Job:
-    """Meet the other ranks. Raises JobError where they cannot be met, InputError where this rank has no device."""
+def join(backend: str, timeout_s: float, join_timeout_s: float = JOIN_TIMEOUT_S) -> Job:
+    """Meet the other ranks, within `join_timeout_s`; `timeout_s` is for one cell.
+
+    Raises NotMet, on all ranks for the same reason, where they cannot be met or one of them cannot take part.
+    """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(_first(*_LOCAL_RANK) or 0)
     local_world_size = int(_first("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") or world_size)
-    device = open_device(backend or default_backend(), local_rank, local_world_size)
-    notice = threading.Timer(_NOTICE_S, _say_whom_we_wait_for, [rank, world_size])
-    notice.daemon = True
-    notice.start()
+    device, refusal = None, None
     try:
-        store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timedelta(seconds=JOIN_TIMEOUT_S)))
-        dist.init_process_group(
-            "gloo", store=distributed_c10d.PrefixStore("collbench", store), rank=rank, world_size=world_size
-        )
-    except (RuntimeError, ValueError) as error:
-        raise JobError(
-            f"the ranks did not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
-            f"({first_line(error)}): check that all {world_size} were started and reach that address"
-        ) from error
-    finally:
-        notice.cancel()
-    # What passes between ranks around a cell may wait as long as a cell may.
-    control = Control(max(timeout_s + 2, 10))
+        device = open_device(backend or default_backend(), local_rank, local_world_size)
+    except InputError as error:
+        refusal = error  # which the others wait to hear
+    meeting = meet(rank, world_size, arrive(refusal), join_timeout_s)
+    assert device is not None
     node = _first("GROUP_RANK", "SLURM_NODEID")
-    known_local_rank = None if _first(*_LOCAL_RANK) is None else local_rank
-    mine = RankFacts(socket.gethostname(), int(node) if node else None, known_local_rank, device.name, os.getpid())
-    facts = number_nodes(control.everyones(mine))
-    deadline = Deadline(control, offset_to_rank0_ns(control))
-    return Job(
-        rank,
-        world_size,
-        control,
-        distributed_c10d.PrefixStore("failures", store),
-        device,
-        deadline,
-        facts,
+    mine = RankFacts(
+        socket.gethostname(),
+        int(node) if node else None,
+        None if _first(*_LOCAL_RANK) is None else local_rank,
+        device.name,
+        os.getpid(),
+        machine(),
+        spans(os.sched_getaffinity(0)),
     )
+    failures = distributed_c10d.PrefixStore("failures", meeting.store)
+    try:
+        control = _form_control(meeting, rank, timeout_s, join_timeout_s)
+        facts, told = everyones(control, mine, this_rank(device, local_rank == 0))
+        deadline = Deadline(control, offset_to_rank0_ns(control))
+    except RuntimeError as error:
+        raise _lost(meeting, rank, error, failures, join_timeout_s) from error
+    return Job(rank, world_size, control, failures, device, deadline, number_nodes(facts), told)
 
 
-def _say_whom_we_wait_for(rank: int, world_size: int) -> None:
-    where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-    print(
-        f"collbench: rank {rank} waits for the other ranks of {world_size} at {where} (RANK and WORLD_SIZE are set, so "
-        "this is a launcher's rank; unset them to start ranks here)",
-        file=sys.stderr,
+def _form_control(meeting: Meeting, rank: int, timeout_s: float, join_timeout_s: float) -> Control:
+    """Connect all ranks by gloo; one that dies meanwhile is missed after the time to join."""
+    dist.init_process_group(
+        "gloo",
+        store=distributed_c10d.PrefixStore("world", meeting.store),
+        rank=rank,
+        world_size=meeting.world_size,
+        timeout=timedelta(seconds=join_timeout_s),
     )
+    # What passes between ranks around a cell may wait as long as a cell may.
+    return Control(max(timeout_s + 2, 10))
+
+
+def _lost(meeting: Meeting, rank: int, error: RuntimeError, failures: Any, join_timeout_s: float) -> NotMet:
+    """Who is gone, of those who had met."""
+    try:
+        if isinstance(error, dist.DistNetworkError):
+            raise error
+        if isinstance(error, dist.DistStoreError):  # a wait that ended; its keys help nobody
+            error = RuntimeError(f"timed out after {join_timeout_s:g} s (--join-timeout)")
+        hosts = [arrival.host for arrival in meeting.arrivals()]
+        verdict = explain(error, rank, hosts, failures)
+        return NotMet(f"while the ranks connected: {verdict.reason}", speaks=meeting.chooses(rank))
+    except dist.DistNetworkError as lost:
+        reason = f"while the ranks connected: {meeting.holder}, which held their store, is gone: {first_line(lost)}"
+        return NotMet(reason, speaks=speaks_for_host())
 
 
 def number_nodes(everyone: list[RankFacts]) -> tuple[RankFacts, ...]:
     """Fill in nodes and local ranks that the launcher does not give, from those that it does.
 
     Two ranks of one host with the same local rank are on different nodes (containers may share a host name); without
-    local ranks a host is a node. With nodes alone, local ranks count up inside each.
+    local ranks a host is a node, told from others by its network too. With nodes alone, local ranks count up inside
+    each.
     """
     numbered: list[RankFacts] = []
-    keys: list[tuple[str, int]] = []
+    same_place: Counter[tuple[str, str | None, int]] = Counter()
+    node_of: dict[tuple[str, str | None, int], int] = {}
+    ranks_of: Counter[int] = Counter()
     for facts in everyone:
-        twins = [other for other in numbered if (other.host, other.local_rank) == (facts.host, facts.local_rank)]
-        key = (facts.host, len(twins) if facts.local_rank is not None else 0)
-        keys = keys if key in keys else [*keys, key]
-        node = keys.index(key) if facts.node is None else facts.node
-        before = sum(other.node == node for other in numbered)
-        numbered.append(replace(facts, node=node, local_rank=before if facts.local_rank is None else facts.local_rank))
+        twins = 0
+        if facts.local_rank is not None:
+            twins = same_place[facts.host, facts.machine, facts.local_rank]
+            same_place[facts.host, facts.machine, facts.local_rank] += 1
+        implied = node_of.setdefault((facts.host, facts.machine, twins), len(node_of))
+        node = implied if facts.node is None else facts.node
+        local_rank = ranks_of[node] if facts.local_rank is None else facts.local_rank
+        ranks_of[node] += 1
+        numbered.append(replace(facts, node=node, local_rank=local_rank))
     return tuple(numbered)
 
 

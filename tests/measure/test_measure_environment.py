@@ -9,7 +9,14 @@ import sys
 import pytest
 
 from collbench.measure import environment
-from collbench.measure.environment import allowed_environment, host_facts, problems, torch_facts
+from collbench.measure.environment import (
+    allowed_environment,
+    host_facts,
+    problems,
+    rdma_devices,
+    torch_facts,
+    usable_cpus,
+)
 
 KEPT = {
     "NCCL_DEBUG": "INFO",
@@ -64,23 +71,34 @@ def test_the_real_environment_is_read_and_no_secret_of_it_kept(monkeypatch):
 def test_facts_of_this_host():
     facts = host_facts()
     assert set(facts) == {
-        "host", "kernel", "cpu", "cpus", "memory_GB", "shm_GB", "governor", "load_1min", "interfaces",
+        "host", "kernel", "cpu", "cpus", "cpus_online", "cpu_quota", "numa_nodes", "memory_GB", "shm_GB", "governor",
+        "load_1min", "driver", "interfaces", "gloo", "nccl", "rdma", "gpus", "nics",
     }  # fmt: skip
     assert facts["host"] == socket.gethostname()
     assert facts["cpus"] == len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     assert facts["memory_GB"] == pytest.approx(memory, rel=0.05)
+    assert facts["gloo"]["address"] and set(facts["gloo"]["names"]) <= set(facts["interfaces"])
     json.dumps(facts, allow_nan=False)
 
 
-HOST = {"host": "n0", "cpus": 8, "load_1min": 0.5, "shm_GB": 8.0, "governor": "performance"}
+FINE = {"names": ["eth0"], "address": "10.0.0.1", "reason": "host name n0", "problem": None, "fix": None}
+HOST = {
+    "host": "n0", "cpus": 8, "cpus_online": 8, "cpu_quota": None, "load_1min": 0.5, "shm_GB": 8.0,
+    "governor": "performance", "gloo": FINE, "nccl": FINE, "gpus": [], "nics": [],
+}  # fmt: skip
 CPU_TORCH = {"torch": "2.13.0", "distributed": True, "gpus": [], "backends": ["gloo"]}
 GPU_TORCH = {"torch": "2.13.0", "distributed": True, "gpus": ["NVIDIA H200"] * 8, "backends": ["nccl", "gloo"]}
 
 
+def nic(name, state="ACTIVE", rdma=True):
+    return {"name": name, "rdma": rdma, "state": state}
+
+
 @pytest.fixture(autouse=True)
-def reachable(monkeypatch):
-    monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.0.0.1")
+def no_launcher(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NCCL_IB_HCA"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_healthy_machine_has_no_problems():
@@ -95,7 +113,22 @@ def test_a_healthy_machine_has_no_problems():
         ({}, {**CPU_TORCH, "distributed": False}, "without torch.distributed", "official build"),
         ({}, {**GPU_TORCH, "backends": ["gloo"]}, "GPUs but has no NCCL", "CUDA build"),
         ({}, CPU_TORCH, "no GPU: runs use gloo", "figures are the CPU's"),
-        ({"cpus": 1}, GPU_TORCH, "one CPU", "two CPUs"),
+        ({"cpus": 1}, CPU_TORCH, "one CPU", "two CPUs"),
+        ({"cpu_quota": 1.5}, CPU_TORCH, "control groups allow 1.5 of 8 CPUs", "CPU limit"),
+        ({"cpus": 4}, GPU_TORCH, "8 GPUs but 4 usable CPUs", "a CPU for each GPU"),
+        (
+            {"gloo": {**FINE, "problem": "host name n0 resolves to 127.0.1.1", "fix": "set GLOO_SOCKET_IFNAME"}},
+            CPU_TORCH,
+            "resolves to 127.0.1.1",
+            "GLOO_SOCKET_IFNAME",
+        ),
+        ({"nccl": {**FINE, "problem": "bond0 is a prefix", "fix": "=bond0"}}, GPU_TORCH, "is a prefix", "=bond0"),
+        (
+            {"gpus": [{"nics": ["mlx5_0"]}], "nics": [nic("mlx5_0", "DOWN")]},
+            GPU_TORCH,
+            "mlx5_0, nearest to GPU 0, is DOWN",
+            "cable",
+        ),
         ({"load_1min": 9.5}, GPU_TORCH, "load is 9.5 on 8 CPUs", "stop other work"),
         ({"shm_GB": 0.06}, GPU_TORCH, "/dev/shm has 0.06 GB", "--shm-size"),
         ({"governor": "powersave"}, GPU_TORCH, "governor is powersave", "cpupower"),
@@ -111,17 +144,37 @@ def test_a_small_shm_is_no_problem_without_gpus():
     assert not any("shm" in problem["what"] for problem in problems({**HOST, "shm_GB": 0.06}, CPU_TORCH))
 
 
-def test_a_host_name_that_is_the_loopback_or_unknown_is_a_problem(monkeypatch):
-    monkeypatch.setattr(socket, "gethostbyname", lambda name: "127.0.1.1")
-    [loopback] = problems(HOST, GPU_TORCH)
-    assert "resolves to 127.0.1.1" in loopback["what"] and "GLOO_SOCKET_IFNAME" in loopback["fix"]
+def test_nccls_interface_is_no_problem_without_gpus():
+    assert not any(
+        "prefix" in each["what"] for each in problems({**HOST, "nccl": {**FINE, "problem": "prefix"}}, CPU_TORCH)
+    )
 
-    def unknown(name):
-        raise OSError
 
-    monkeypatch.setattr(socket, "gethostbyname", unknown)
-    [unresolved] = problems(HOST, GPU_TORCH)
-    assert "does not resolve" in unresolved["what"]
+def test_a_launchers_variables_are_a_problem_of_a_shell(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert any("RANK and WORLD_SIZE are set" in problem["what"] for problem in problems(HOST, GPU_TORCH))
+
+
+def test_ranks_that_outnumber_the_cpus_are_a_problem(monkeypatch):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "9")
+    assert any("9 ranks on 8 usable CPUs" in problem["what"] for problem in problems(HOST, GPU_TORCH))
+
+
+@pytest.mark.parametrize(("cpus", "quota", "usable"), [(8, None, 8), (8, 2.5, 2), (8, 0.5, 1), (2, 64.0, 2)])
+def test_usable_cpus_are_those_allowed_within_the_quota(cpus, quota, usable):
+    assert usable_cpus({"cpus": cpus, "cpu_quota": quota}) == usable
+
+
+def test_rdma_devices_are_those_nccl_would_take(monkeypatch):
+    nics = [nic("mlx5_1"), nic("mlx5_10"), nic("mlx5_2", "DOWN"), nic("eth0", "UP", rdma=False)]
+    assert rdma_devices({}, nics) == ["mlx5_1", "mlx5_10"]
+    assert rdma_devices({"NCCL_IB_HCA": "=mlx5_1"}, nics) == ["mlx5_1"]
+    assert rdma_devices({"NCCL_IB_DISABLE": "1"}, nics) == rdma_devices({"NCCL_NET": "Socket"}, nics) == []
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_1")
+    [problem] = problems({**HOST, "nics": nics}, GPU_TORCH)
+    assert problem["what"] == "NCCL_IB_HCA=mlx5_1 is a prefix and matches mlx5_1, mlx5_10"
+    assert "NCCL_IB_HCA==mlx5_1" in problem["fix"]
 
 
 def child_that(monkeypatch, returncode=0, stdout="", stderr=""):

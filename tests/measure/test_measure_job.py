@@ -32,3 +32,15 @@ TWO_BY_TWO = [(0, 0), (0, 1), (1, 0), (1, 1)]
 )
 def test_nodes_and_local_ranks(told, expected):
     assert numbers(ranks(*told)) == expected
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_networks():
+    told = [RankFacts("vm", None, None, "cpu", 1, machine) for machine in ("a", "b", "a", "b")]
+    assert numbers(told) == [(0, 0), (1, 0), (0, 1), (1, 1)]
+
+
+def test_thousands_of_ranks_are_numbered():
+    """In a moment: quadratic work would take half a minute."""
+    told = [(f"n{rank // 8}", None, rank % 8) for rank in range(8192)]
+    numbered = numbers(ranks(*told))
+    assert numbered[-1] == (1023, 7) and numbered[8] == (1, 0)
