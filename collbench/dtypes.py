@@ -29,7 +29,9 @@ _ALL = (
     Dtype("int8", "int8", 1, 2**7 - 1, ("char",), is_float=False),
     Dtype("uint8", "uint8", 1, 2**8 - 1, (), is_float=False),
     Dtype("int32", "int32", 4, 2**31 - 1, ("int",), is_float=False),
+    Dtype("uint32", "uint32", 4, 2**32 - 1, (), is_float=False),
     Dtype("int64", "int64", 8, 2**63 - 1, (), is_float=False),
+    Dtype("uint64", "uint64", 8, 2**64 - 1, (), is_float=False),
 )
 DTYPES = {dtype.name: dtype for dtype in _ALL}
 _BY_ANY_NAME = {name: dtype for dtype in _ALL for name in (dtype.name, dtype.nccl_name, *dtype.aliases)}

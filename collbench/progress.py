@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar with the time left on a terminal, a line a step in a log."""
+"""Progress on stderr: a bar with the time left on a terminal, a line a tenth in a log."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ class Progress:
         self._step = ""
 
     def advance(self, step: str) -> None:
-        """One more step is done; `step` says of what kind. In a log, a line whenever the kind changes."""
-        if not self._terminal and step != self._step:
-            print(f"[{self._done + 1}/{self._total}] {self._what}: {step}", file=self._stream, flush=True)
+        """One more step is done; `step` says which. In a log, a line for the first and then every tenth of all."""
         self._done += 1
         self._step = step
-        self._draw()
+        if self._terminal:
+            self._draw()
+        elif self._done == 1 or self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
+            print(f"[{self._done}/{self._total}] {self._what}: {self._left()}", file=self._stream, flush=True)
 
     def clear(self) -> None:
         if self._terminal:
             print("\r\x1b[K", end="", file=self._stream, flush=True)
 
-    def _draw(self) -> None:
-        if not self._terminal:
-            return
+    def _left(self) -> str:
         elapsed = time.monotonic() - self._started
-        left = elapsed / self._done * (self._total - self._done)
+        return f"{elapsed / self._done * (self._total - self._done):.0f} s left"
+
+    def _draw(self) -> None:
         filled = _BAR_WIDTH * self._done // self._total
         bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-        line = f"[{bar}] {self._done}/{self._total} {self._step}  {left:.0f} s left"
+        line = f"[{bar}] {self._done}/{self._total} {self._step}  {self._left()}"
         width = shutil.get_terminal_size().columns - 1  # a line that wraps cannot be redrawn
         print(f"\r\x1b[K{line[:width]}", end="", file=self._stream, flush=True)

@@ -1,8 +1,9 @@
 """The results file, `collbench.results/1`: JSON lines, append-only, readable at every moment of a run's life.
 
-A file holds `run` records, each before its `measurement`, `skip` and `end` records. Writers append one line and flush;
-a line torn by a kill is dropped with a warning and overwritten by the next writer. Any other damage is an error that
-names the line. Format history: 1 first version.
+A file holds `run` records, each before its `measurement`, `skip` and `end` records. Between them stand `init` (how long
+a kind of group took to create), `aggregate` (groups of a kind that ran together) and `overlap` (a collective beside a
+matrix product). Writers append one line and flush; a line torn by a kill is dropped with a warning and overwritten by
+the next writer. Any other damage is an error that names the line. Format history: 1 first version.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ CELL_FIELDS = (
     "timing",
     "concurrent",
     "pass",
+    "mode",
 )
 
 # field: (type, may be null or absent, must be at least). Importers leave out what a log does not say.
@@ -91,6 +93,9 @@ class ResultsFile:
     measurements: list[Record] = field(default_factory=list)
     skips: list[Record] = field(default_factory=list)
     ends: list[Record] = field(default_factory=list)
+    aggregates: list[Record] = field(default_factory=list)
+    overlaps: list[Record] = field(default_factory=list)
+    inits: list[Record] = field(default_factory=list)
     torn_at_byte: int | None = None
 
     def as_document(self) -> dict[str, list[Record]]:
@@ -254,7 +259,14 @@ def _add(results: ResultsFile, record: Record, number: int) -> None:
             raise InputError(f"{where}: run record without a run_id: expected a string")
         results.runs.append(record)
         return
-    lists = {"measurement": results.measurements, "skip": results.skips, "end": results.ends}
+    lists = {
+        "measurement": results.measurements,
+        "skip": results.skips,
+        "end": results.ends,
+        "aggregate": results.aggregates,
+        "overlap": results.overlaps,
+        "init": results.inits,
+    }
     if kind not in lists:
         if not results.runs:
             raise InputError(f'{where}: not a {SCHEMA} file: its first record must have "kind":"run"')

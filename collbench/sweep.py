@@ -6,13 +6,22 @@ A sweep file and the flags of `collbench run` use the same words, read by one ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from collbench.collectives import COLLECTIVES, Message, check_redop, find_collective, message
+from collbench.collectives import (
+    COLLECTIVES,
+    DEFAULT_COLLECTIVES,
+    REDOPS,
+    Message,
+    check_redop,
+    find_collective,
+    message,
+)
 from collbench.dtypes import DTYPES, find_dtype
 from collbench.errors import InputError, one_of
 from collbench.results import Record
@@ -22,6 +31,9 @@ from collbench.units import parse_seconds, parse_size
 
 TIMINGS = ("pipelined", "isolated")
 BACKENDS = ("nccl", "gloo")
+ORDERS = ("shuffled", "table")
+ALL_ROOTS = -1
+ENDLESS = 0  # passes
 _MOST_SIZES = 10_000
 
 
@@ -30,12 +42,20 @@ class Sweep:
     """What to measure and how. `group` and `backend` are empty where the job decides.
 
     The size steps are nccl-tests': minbytes, then times `stepfactor` (or plus `stepbytes` where stepfactor is 1), up to
-    maxbytes. `timeout_s` bounds one cell.
+    maxbytes.
+
+    precision: a cell is repeated until the 95 % interval of its median is within this fraction of it, for `budget_s` at
+    most; 0: `iters` operations, once. timeout_s bounds one cell. passes: how often the whole sweep is measured, 0 for
+    ever. order: of the cells; "shuffled" by `seed`, or as in the table.
+    agg_iters: operations in one coalesced call (nccl-tests -m). blocking: what comes between pipelined operations
+    (nccl-tests -z). unalign: elements that buffers are off their alignment. hot: one buffer instead of a rotation.
+    per_iter: keep the time of each pipelined operation but the first per_iter_skip (nccl-tests -I, -K).
+    contention: measure groups of one kind together and alone. with_compute: also beside a matrix product.
     """
 
     name: str = ""
     question: str = ""
-    collective: tuple[str, ...] = tuple(COLLECTIVES)
+    collective: tuple[str, ...] = DEFAULT_COLLECTIVES
     group: tuple[str, ...] = ()
     minbytes: int = 8
     maxbytes: int = 32 * 2**20
@@ -49,12 +69,31 @@ class Sweep:
     warmup_iters: int = 5
     check: int = 1
     concurrent: bool = True
-    precision: float = 0.0
+    contention: bool = False
+    precision: float = 0.02
+    budget_s: float = 0.5
+    passes: int = 1
+    order: str = "shuffled"
     seed: int = 0
     timeout_s: float = 60.0
     samples: bool = False
+    agg_iters: int = 1
+    blocking: int = 0
+    cudagraph: int = 0
+    unalign: int = 0
+    hot: bool = False
+    per_iter: int = 0
+    per_iter_skip: int = 0
+    with_compute: bool = False
     backend: str = ""
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)  # field -> file:line, or flag
+
+    def mode(self, timing: str) -> str | None:
+        """What sets this sweep's times of a regime apart from those that training sees; never fitted with those."""
+        ordinary = Sweep()
+        names = _MODES if timing == "pipelined" else _MODES_OF_ISOLATED
+        words = [f"{name}={value}" for name in names if (value := getattr(self, name)) != getattr(ordinary, name)]
+        return " ".join(words).replace("=True", "") or None
 
     def sizes(self) -> Iterator[int]:
         """The requested sizes in bytes, as nccl-tests steps through them (common.cu, TimeTest)."""
@@ -76,9 +115,13 @@ class Sweep:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
+_MODES_OF_ISOLATED = ("unalign", "hot")  # one operation, whatever comes between those of a batch
+_MODES = (*_MODES_OF_ISOLATED, "agg_iters", "blocking", "cudagraph")
+
+
 def identity_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """`Sweep.identity` of the sweep that a run record keeps."""
-    no_matter = ("name", "question", "timeout_s", "samples", "backend")
+    no_matter = ("name", "question", "timeout_s", "samples", "backend", "passes", "order", "seed")
     return {name: value for name, value in sweep.items() if name not in no_matter}
 
 
@@ -86,8 +129,9 @@ def identity_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
 class Cell:
     """One half-row of the table, for all groups of one kind: what is measured in one go.
 
-    repeat: tells the two in-place passes apart where torch has no out-of-place form (the record's `pass`).
+    repeat: the record's `pass`: of passes over the sweep, and of the two halves where torch has one form alone.
     requests: how many requested sizes round to this message; nccl-tests prints a row for each.
+    mode: `Sweep.mode`.
     """
 
     collective: str
@@ -100,6 +144,7 @@ class Cell:
     in_place: bool
     repeat: int
     concurrent: bool
+    mode: str | None = None
     requests: int = 1
 
     def message(self, nranks: int) -> Message:
@@ -124,40 +169,72 @@ class Cell:
             "timing": self.timing,
             "concurrent": self.concurrent,
         }
+        if self.mode is not None:
+            record["mode"] = self.mode
         return record if self.requests == 1 else {**record, "requests": self.requests}
 
 
-def plan_cells(sweep: Sweep, groups: dict[str, Groups]) -> list[Cell]:
-    """The cells of a sweep in the order of the table, for the groups this job can form.
+def plan_cells(sweep: Sweep, groups: dict[str, Groups], sweep_pass: int = 0) -> list[Cell]:
+    """The cells of one pass over a sweep in the order of the table, for the groups this job can form.
 
     Requested sizes that round to the same message are one cell, measured once.
     """
+    counts = {kind: sorted({len(ranks) for ranks in of_kind}) for kind, of_kind in groups.items()}
     cells: dict[tuple[object, ...], Cell] = {}
-    for cell in _cells(sweep, tuple(groups)):
-        messages = tuple(cell.message(nranks) for nranks in sorted({len(ranks) for ranks in groups[cell.group]}))
+    for cell in _cells(sweep, groups, sweep_pass):
+        messages = tuple(cell.message(nranks) for nranks in counts[cell.group])
         key = (replace(cell, requested_bytes=0), messages)
         cells[key] = replace(cells[key], requests=cells[key].requests + 1) if key in cells else cell
     return list(cells.values())
 
 
-def _cells(sweep: Sweep, kinds: tuple[str, ...]) -> Iterator[Cell]:
+def in_order(sweep: Sweep, cells: list[Cell], sweep_pass: int = 0) -> list[Cell]:
+    """The cells in the order in which they are measured: shuffled, so that a drift of the machine falls on all sizes
+    and collectives alike, by the seed and the pass alone."""
+    if sweep.order == "table":
+        return cells
+    return random.Random(f"{sweep.seed} {sweep_pass}").sample(cells, len(cells))
+
+
+def refused_cell(cell: Cell, of_kind: Groups) -> str | None:
+    """Why a collective cannot run on groups of this many ranks; None where it can."""
+    refusal = COLLECTIVES[cell.collective].refusal
+    return next((reason for ranks in of_kind if (reason := refusal(len(ranks)))), None)
+
+
+def _cells(sweep: Sweep, groups: dict[str, Groups], sweep_pass: int) -> Iterator[Cell]:
     """One cell for every requested size."""
-    for name, kind, dtype in product(sweep.collective, kinds, sweep.datatype):
+    for name, kind in product(sweep.collective, groups):
         collective = COLLECTIVES[name]
         redops = sweep.redop if collective.reduces else (None,)
-        for redop, size, timing, (in_place, repeat) in product(redops, sweep.sizes(), sweep.timing, collective.halves):
-            yield Cell(
-                collective=name,
-                group=kind,
-                dtype=dtype,
-                redop=redop,
-                root=sweep.root if collective.rooted else None,
-                requested_bytes=size,
-                timing=timing,
-                in_place=in_place,
-                repeat=repeat,
-                concurrent=sweep.concurrent,
-            )
+        halves = collective.halves(sweep_pass)
+        tables = product(_concurrent(sweep, groups[kind]), sweep.datatype, redops, _roots(sweep, name, groups[kind]))
+        for concurrent, dtype, redop, root in tables:
+            for size, timing, (in_place, repeat) in product(sweep.sizes(), sweep.timing, halves):
+                yield Cell(
+                    collective=name,
+                    group=kind,
+                    dtype=dtype,
+                    redop=redop,
+                    root=root,
+                    requested_bytes=size,
+                    timing=timing,
+                    in_place=in_place,
+                    repeat=repeat,
+                    concurrent=concurrent,
+                    mode=sweep.mode(timing),
+                )
+
+
+def _roots(sweep: Sweep, collective: str, of_kind: Groups) -> tuple[int | None, ...]:
+    if not COLLECTIVES[collective].rooted:
+        return (None,)
+    return tuple(range(min(map(len, of_kind)))) if sweep.root == ALL_ROOTS else (sweep.root,)
+
+
+def _concurrent(sweep: Sweep, of_kind: Groups) -> tuple[bool, ...]:
+    """Together, alone, or both; a single group has nobody to contend with."""
+    return (True, False) if sweep.contention and len(of_kind) > 1 else (sweep.concurrent,)
 
 
 def check_root(sweep: Sweep, groups: dict[str, Groups]) -> None:
@@ -170,21 +247,23 @@ def check_root(sweep: Sweep, groups: dict[str, Groups]) -> None:
         if sweep.root >= smallest:
             raise InputError(
                 f"{origin}root {sweep.root}: a group of kind {kind} has {smallest} ranks: "
-                f"expected a rank inside the group, 0 to {smallest - 1}"
+                f"expected a rank inside the group, 0 to {smallest - 1}, or all"
             )
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def _words(find: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
-    """A reader of one word or a list of words; a flag joins them by commas."""
+def _words(find: Callable[[str], str], everything: Iterable[str] = ()) -> Callable[[object], tuple[str, ...]]:
+    """A reader of one word or a list of words; a flag joins them by commas. `everything` is what `all` stands for."""
 
     def read(value: object) -> tuple[str, ...]:
         items = value.split(",") if isinstance(value, str) else value
         if not isinstance(items, list) or not items or not all(isinstance(item, str) for item in items):
             raise InputError(f"is {value!r}: expected a word or a list of words")
-        return tuple(dict.fromkeys(find(item.strip()) for item in items))
+        stripped = [item.strip() for item in items]
+        words = [word for item in stripped for word in (everything if item == "all" and everything else [item])]
+        return tuple(dict.fromkeys(find(word) for word in words))
 
     return read
 
@@ -205,17 +284,29 @@ def _backend(value: object) -> str:
     return str(value)
 
 
-def _whole(least: int) -> Callable[[object], int]:
+def _whole(least: int, most: int | None = None) -> Callable[[object], int]:
+    expected = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+
     def read(value: object) -> int:
         try:
             number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
         except ValueError:
             number = None
-        if number is None or number < least:
-            raise InputError(f"is {value!r}: expected a whole number of at least {least}")
+        if number is None or number < least or (most is not None and number > most):
+            raise InputError(f"is {value!r}: expected {expected}")
         return number
 
     return read
+
+
+def _root(value: object) -> int:
+    return ALL_ROOTS if value in ("all", "-1", -1) else _whole(0)(value)
+
+
+def _order(value: object) -> str:
+    if value not in ORDERS:
+        raise one_of("order", value, list(ORDERS))
+    return str(value)
 
 
 def _fraction(value: object) -> float:
@@ -251,26 +342,39 @@ def _size(value: object) -> int:
 WORDS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "name": ("name", _text),
     "question": ("question", _text),
-    "collective": ("collective", _words(lambda text: find_collective(text).name)),
+    "collective": ("collective", _words(lambda text: find_collective(text).name, COLLECTIVES)),
     "group": ("group", _words(check_group_kind)),
     "minbytes": ("minbytes", _size),
     "maxbytes": ("maxbytes", _size),
     "stepfactor": ("stepfactor", _whole(1)),
     "stepbytes": ("stepbytes", _size),
-    "datatype": ("datatype", _words(lambda text: find_dtype(text).name)),
-    "redop": ("redop", _words(check_redop)),
-    "root": ("root", _whole(0)),
+    "datatype": ("datatype", _words(lambda text: find_dtype(text).name, DTYPES)),
+    "redop": ("redop", _words(check_redop, REDOPS)),
+    "op": ("redop", _words(check_redop, REDOPS)),
+    "root": ("root", _root),
     "timing": ("timing", _timings),
     "iters": ("iters", _whole(1)),
     "warmup_iters": ("warmup_iters", _whole(0)),
     "check": ("check", _whole(0)),
     "concurrent": ("concurrent", _truth),
     "one_at_a_time": ("concurrent", lambda value: not _truth(value)),
-    "op": ("redop", _words(check_redop)),
+    "contention": ("contention", _truth),
     "precision": ("precision", _fraction),
+    "budget": ("budget_s", parse_seconds),
+    "passes": ("passes", _whole(ENDLESS)),
+    "run_cycles": ("passes", _whole(ENDLESS)),
+    "order": ("order", _order),
     "seed": ("seed", _whole(0)),
     "timeout": ("timeout_s", parse_seconds),
     "samples": ("samples", _truth),
+    "agg_iters": ("agg_iters", _whole(1)),
+    "blocking": ("blocking", _whole(0, 3)),
+    "cudagraph": ("cudagraph", _whole(0)),
+    "unalign": ("unalign", _whole(0)),
+    "hot": ("hot", _truth),
+    "per_iter_timing": ("per_iter", _whole(0, 1)),
+    "per_iter_skip": ("per_iter_skip", _whole(0)),
+    "with_compute": ("with_compute", _truth),
     "backend": ("backend", _backend),
 }
 
@@ -290,6 +394,7 @@ def load_sweep(path: str | Path | None = None, flags: dict[str, Any] | None = No
             word = key.replace("-", "_")
             if word not in WORDS:
                 raise InputError(f"{file.where(key)}: {one_of('key', key, list(WORDS))}")
+            _refuse_twice(word, file.where(key), where)
             _read(word, value, file.where(key), values, where)
     for word, value in (flags or {}).items():
         _read(word, value, f"--{word.replace('_', '-')}", values, where)
@@ -297,7 +402,17 @@ def load_sweep(path: str | Path | None = None, flags: dict[str, Any] | None = No
     said_last = flags if flags and ("stepbytes" in flags or "stepfactor" in flags) else values
     if "stepbytes" in said_last and "stepfactor" not in said_last:
         values["stepfactor"] = 1
+    # A number of iterations is a fixed number, as in nccl-tests, unless a precision is asked for as well.
+    if "iters" in values and "precision" not in values:
+        values["precision"] = 0.0
     return _checked(Sweep(**values, origins=where))
+
+
+def _refuse_twice(word: str, origin: str, where: Mapping[str, str]) -> None:
+    """InputError where another word of the same file has said it already."""
+    name = WORDS[word][0]
+    if name in where:
+        raise InputError(f"{origin}: {word} is said already at {where[name]}: expected one of the two")
 
 
 def _read(word: str, value: Any, origin: str, values: dict[str, Any], where: dict[str, str]) -> None:
@@ -323,4 +438,33 @@ def _checked(sweep: Sweep) -> Sweep:
             f"{where.get('stepbytes', '--stepbytes')}: makes {steps} sizes: expected at most {_MOST_SIZES}, "
             "so a larger step (or a factor: stepfactor)"
         )
+    for name, other, why in _contradictions(sweep):
+        raise InputError(f"{_said(sweep, name)} does not go with {_said(sweep, other)}: {why}")
+    if sweep.per_iter_skip and not sweep.per_iter:
+        raise InputError(f"{_said(sweep, 'per_iter_skip')}: there are no times of single operations without -I 1")
     return sweep
+
+
+def _said(sweep: Sweep, name: str) -> str:
+    """Where a field was said, or the flag that says it."""
+    words = {"per_iter": "per_iter_timing", "concurrent": "one_at_a_time"}
+    return sweep.origins.get(name) or f"--{words.get(name, name).replace('_', '-')}"
+
+
+def _contradictions(sweep: Sweep) -> Iterator[tuple[str, str, str]]:
+    """(field, field, why) of those that cannot both be had."""
+    for name in ("agg_iters", "blocking", "cudagraph"):
+        if getattr(sweep, name) != getattr(Sweep(), name) and "pipelined" not in sweep.timing:
+            yield name, "timing", "it is about operations one after another, the pipelined regime"
+    if sweep.contention and not sweep.concurrent:
+        yield "contention", "concurrent", "contention measures the groups of a kind together and one at a time"
+    if sweep.cudagraph and sweep.backend == "gloo":
+        yield "cudagraph", "backend", "gloo runs on the CPU, which records no CUDA graphs"
+    if sweep.cudagraph and (sweep.blocking or sweep.per_iter):
+        yield "cudagraph", "blocking" if sweep.blocking else "per_iter", "a graph replays without stopping in between"
+    if sweep.with_compute and "isolated" not in sweep.timing:
+        yield "with_compute", "timing", "a collective beside a matrix product is timed alone, in the isolated regime"
+    if sweep.per_iter and "pipelined" not in sweep.timing:
+        yield "per_iter", "timing", "it times the operations of the pipelined regime (isolated ones are timed singly)"
+    if sweep.per_iter and sweep.per_iter_skip >= sweep.iters:
+        yield "per_iter_skip", "iters", f"of {sweep.iters} iterations none would be left"

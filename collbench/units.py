@@ -94,6 +94,14 @@ def parse_seconds(value: object) -> float:
     return seconds
 
 
+def seconds_of(flag: str, value: object) -> float:
+    """`parse_seconds` of a flag's value; its InputError names the flag."""
+    try:
+        return parse_seconds(value)
+    except InputError as error:
+        raise InputError(f"{flag}: {error}") from None
+
+
 def format_size(size_bytes: float) -> str:
     """`8 B`, `64 KiB`, `1.5 MiB`: at most four digits, binary units."""
     for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):

@@ -20,7 +20,9 @@ from collbench.errors import InputError
         ("int8", "int8", "int8", 1),
         ("uint8", "uint8", "uint8", 1),
         ("int32", "int32", "int32", 4),
+        ("uint32", "uint32", "uint32", 4),
         ("int64", "int64", "int64", 8),
+        ("uint64", "uint64", "uint64", 8),
         ("torch.bfloat16", "bfloat16", "bfloat16", 2),
     ],
 )
@@ -41,7 +43,7 @@ def test_exact_integers_are_exact_and_the_next_is_not(name):
     torch = pytest.importorskip("torch")
     limit, kind = DTYPES[name].exact_integers, getattr(torch, name)
     for integer in {0, 1, limit // 2, limit // 2 + 1, limit - 1, limit}:
-        assert int(torch.tensor(integer).to(kind).to(torch.int64)) == integer
+        assert int(torch.tensor(integer, dtype=kind).item()) == integer
     if not DTYPES[name].is_float:
         assert limit == torch.iinfo(kind).max
     elif limit < 2**53:
@@ -60,3 +62,11 @@ def test_an_unknown_type_is_refused_with_the_nearest(text, near):
 def test_what_is_no_type_is_refused(text):
     with pytest.raises(InputError, match="unknown datatype"):
         find_dtype(text)
+
+
+def test_the_twelve_types_are_those_of_nccl_tests():
+    assert {dtype.nccl_name for dtype in DTYPES.values()} == {
+        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "float", "double", "bfloat16"),
+        *("f8e4m3", "f8e5m2"),
+    }
+    assert len(DTYPES) == 12

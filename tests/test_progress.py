@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -13,22 +14,42 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_log_gets_a_line_when_the_kind_of_step_changes():
+@pytest.fixture
+def now(monkeypatch):
+    moment = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
+    return moment
+
+
+def test_a_log_gets_a_line_for_the_first_step_and_for_each_tenth_with_the_time_left(now):
     log = io.StringIO()
-    progress = Progress(5, "measuring", log)
-    for step in ("broadcast world", "broadcast world", "all_reduce world", "all_reduce world", "broadcast world"):
-        progress.advance(step)
+    progress = Progress(40, "measuring", log)
+    for _ in range(40):
+        now[0] += 2
+        progress.advance("all_reduce world")
     progress.clear()
     assert log.getvalue().splitlines() == [
-        "[1/5] measuring: broadcast world",
-        "[3/5] measuring: all_reduce world",
-        "[5/5] measuring: broadcast world",
+        "[1/40] measuring: 78 s left",
+        *(f"[{done}/40] measuring: {2 * (40 - done)} s left" for done in range(4, 41, 4)),
     ]
 
 
-def test_a_terminal_gets_one_line_redrawn_with_the_time_left(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 9, 10, 11, 15, 19, 97, 1000, 12345])
+def test_a_log_gets_at_most_eleven_lines_and_always_the_last(total):
+    log = io.StringIO()
+    progress = Progress(total, "measuring", log)
+    for _ in range(total):
+        progress.advance("x")
+    lines = [line.split("/")[0] for line in log.getvalue().splitlines()]
+    steps = [int(line.removeprefix("[")) for line in lines]
+    assert steps[0] == 1 and steps[-1] == total
+    assert len(steps) == len(set(steps)) <= 11
+    assert len(steps) >= min(total, 10)
+    # No stretch of more than a tenth, rounded up, is silent.
+    assert all(later - earlier <= -(-total // 10) for earlier, later in pairwise(steps))
+
+
+def test_a_terminal_gets_one_line_redrawn_with_the_time_left(now):
     terminal = Terminal()
     progress = Progress(4, "measuring", terminal)
     now[0] += 5
@@ -67,4 +88,4 @@ def test_progress_goes_to_stderr(capsys):
     Progress(1, "measuring").advance("x")
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err == "[1/1] measuring: x\n"
+    assert captured.err == "[1/1] measuring: 0 s left\n"

@@ -17,6 +17,12 @@ from collbench.results import ResultsWriter, cell_key, load_results, read_result
 SKIP = {"kind": "skip", "run_id": "r1", "collective": "all_reduce", "group": "world", "size_bytes": 8, "reason": "why"}
 END = {"kind": "end", "run_id": "r1", "finished": "later", "measurements": 1, "skips": 1, "exit_code": 0}
 
+OF_KINDS = {
+    "aggregates": {"kind": "aggregate", "run_id": "r1", "collective": "all_reduce", "group": "inter", "groups": 2},
+    "overlaps": {"kind": "overlap", "run_id": "r1", "collective": "all_reduce", "group": "world"},
+    "inits": {"kind": "init", "run_id": "r1", "group": "inter", "groups": 2, "create_us": 812.5},
+}
+
 CONTRACT_COLUMNS = [
     "run_id", "collective", "group", "group_ranks", "nranks", "nnodes", "dtype", "redop", "root", "in_place",
     "size_bytes", "count", "timing", "concurrent", "iterations", "time_us", "time_min_us", "time_p50_us", "time_p95_us",
@@ -69,6 +75,27 @@ def test_records_come_back_as_they_were_written(records):
         assert results.torn_at_byte is None
         frame = read_results(path)
         assert frame["time_us"].tolist() == [record["time_us"] for record in records]
+
+
+def test_records_of_other_kinds_are_kept_apart_from_measurements(tmp_path):
+    path = write_lines(tmp_path / "r.jsonl", run_record(), *OF_KINDS.values(), measurement(), *OF_KINDS.values(), END)
+    results = load_results(path)
+    for name, record in OF_KINDS.items():
+        assert getattr(results, name) == [record, record]
+    assert results.as_document() == {"runs": [run_record()], "measurements": [measurement()], "skips": []}
+    assert len(read_results(path)) == 1
+
+
+@pytest.mark.parametrize("name", OF_KINDS)
+def test_records_of_other_kinds_belong_to_a_run_too(tmp_path, name):
+    kind = OF_KINDS[name]["kind"]
+    path = write_lines(tmp_path / "r.jsonl", run_record(), {**OF_KINDS[name], "run_id": "r7"})
+    with pytest.raises(InputError, match=rf"r\.jsonl:2: {kind} of run 'r7', which no run record before it describes"):
+        load_results(path)
+
+
+def test_a_file_that_knows_no_mode_holds_the_same_cells(tmp_path):
+    assert cell_key({**measurement(), "mode": None}) == cell_key(measurement())
 
 
 def test_every_record_is_a_line_that_is_on_disk_at_once(tmp_path):
@@ -358,6 +385,7 @@ def test_opening_a_file_does_not_change_it(tmp_path):
         {"timing": "isolated"},
         {"concurrent": False},
         {"pass": 1},
+        {"mode": "hot"},
     ],
 )
 def test_a_cell_differs_in_each_of_its_fields(changes):

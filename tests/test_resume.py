@@ -40,6 +40,13 @@ def test_what_changes_no_value_changes_no_sweep(tmp_path):
     assert done(path, patient) == [measurement()]
 
 
+@pytest.mark.parametrize("passes", [1, 2, 0])
+def test_more_passes_and_another_order_go_on_with_the_same_file(tmp_path, passes):
+    measured = [measurement(**{"pass": number}) for number in range(4)]
+    path = write_lines(tmp_path / "r.jsonl", run_of(replace(SWEEP, passes=2)), *measured)
+    assert done(path, replace(SWEEP, passes=passes, order="table")) == measured
+
+
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
@@ -47,6 +54,12 @@ def test_what_changes_no_value_changes_no_sweep(tmp_path):
         ({"sweep": replace(SWEEP, iters=5)}, "iters 20, now 5"),
         ({"sweep": replace(SWEEP, datatype=("float16",))}, r"datatype \['float32'\], now \['float16'\]"),
         ({"sweep": replace(SWEEP, concurrent=False)}, "concurrent True, now False"),
+        ({"sweep": replace(SWEEP, hot=True)}, "hot False, now True"),
+        ({"sweep": replace(SWEEP, blocking=3, agg_iters=2)}, "agg_iters 1, now 2; blocking 0, now 3"),
+        ({"sweep": replace(SWEEP, precision=0.0, iters=5)}, r"iters 20, now 5; precision 0\.02, now 0\.0"),
+        ({"sweep": replace(SWEEP, budget_s=3.0)}, r"budget_s 0\.5, now 3\.0"),
+        ({"sweep": replace(SWEEP, unalign=1)}, "unalign 0, now 1"),
+        ({"sweep": replace(SWEEP, root=-1)}, "root 0, now -1"),
         ({"world_size": 4}, "world size 2, now 4"),
         ({"backend": "nccl"}, "backend gloo, now nccl"),
     ],

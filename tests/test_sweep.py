@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,13 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collbench.collectives import COLLECTIVES, REDOPS
+from collbench.dtypes import DTYPES
 from collbench.errors import InputError
 from collbench.results import cell_key
-from collbench.sweep import Sweep, check_root, load_sweep, plan_cells
-from collbench.topology import Layout, default_group_kinds, form_groups
+from collbench.sweep import (
+    ALL_ROOTS,
+    ENDLESS,
+    Sweep,
+    check_root,
+    identity_of,
+    in_order,
+    load_sweep,
+    plan_cells,
+    refused_cell,
+)
+from collbench.topology import Layout, default_group_kinds, form_groups, form_kinds
 
 FOUR = ("broadcast", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")
-IN_PLACE_ONLY = ("broadcast", "all_reduce")
 SWEEPS = Path(__file__).parents[1] / "sweeps"
 
 CONTRACT_FILE = """\
@@ -64,6 +77,10 @@ def test_without_file_or_flag_the_defaults_are_the_cards():
     assert (sweep.datatype, sweep.redop, sweep.root) == (("float32",), ("sum",), 0)
     assert set(sweep.timing) == {"pipelined", "isolated"}
     assert (sweep.iters, sweep.check, sweep.timeout_s, sweep.concurrent) == (20, 1, 60.0, True)
+    assert (sweep.precision, sweep.budget_s, sweep.passes, sweep.order, sweep.seed) == (0.02, 0.5, 1, "shuffled", 0)
+    assert (sweep.agg_iters, sweep.blocking, sweep.cudagraph, sweep.unalign, sweep.per_iter) == (1, 0, 0, 0, 0)
+    assert not (sweep.hot or sweep.contention or sweep.with_compute or sweep.samples)
+    assert [sweep.mode(timing) for timing in sweep.timing] == [None, None]
 
 
 # word, value, the same as TOML, attribute, what is read
@@ -101,6 +118,36 @@ WORDS = [
     ("samples", True, "true", "samples", True),
     ("name", "x", '"x"', "name", "x"),
     ("question", "why?", '"why?"', "question", "why?"),
+    ("collective", "all", '"all"', "collective", tuple(COLLECTIVES)),
+    ("collective", "hypercube,all", '["hypercube", "all"]', "collective",
+     ("hypercube", *(name for name in COLLECTIVES if name != "hypercube"))),
+    ("collective", "broadcast, reduce", '["broadcast", " reduce"]', "collective", ("broadcast", "reduce")),
+    ("datatype", "all", '"all"', "datatype", tuple(DTYPES)),
+    ("redop", "all", '"all"', "redop", REDOPS),
+    ("redop", "max, all", '["max", " all"]', "redop", ("max", "sum", "prod", "min", "avg", "mulsum")),
+    ("op", "max", '"max"', "redop", ("max",)),
+    ("group", "pairs,pairs:rank,mesh:2x4", '["pairs", "pairs:rank", "mesh:2x4"]', "group",
+     ("pairs", "pairs:rank", "mesh:2x4")),
+    ("root", "all", '"all"', "root", ALL_ROOTS),
+    ("root", "-1", "-1", "root", ALL_ROOTS),
+    ("budget", "3", "3", "budget_s", 3.0),
+    ("budget", "1.5s", '"1.5s"', "budget_s", 1.5),
+    ("passes", "4", "4", "passes", 4),
+    ("passes", "0", "0", "passes", ENDLESS),
+    ("run_cycles", "2", "2", "passes", 2),
+    ("order", "table", '"table"', "order", "table"),
+    ("order", "shuffled", '"shuffled"', "order", "shuffled"),
+    ("contention", True, "true", "contention", True),
+    ("one_at_a_time", True, "true", "concurrent", False),
+    ("one_at_a_time", False, "false", "concurrent", True),
+    ("agg_iters", "4", "4", "agg_iters", 4),
+    ("blocking", "3", "3", "blocking", 3),
+    ("blocking", "0", "0", "blocking", 0),
+    ("cudagraph", "2", "2", "cudagraph", 2),
+    ("unalign", "1", "1", "unalign", 1),
+    ("hot", True, "true", "hot", True),
+    ("per_iter_timing", "1", "1", "per_iter", 1),
+    ("with_compute", True, "true", "with_compute", True),
 ]  # fmt: skip
 
 
@@ -114,6 +161,56 @@ def test_a_flag_overrides_the_file(toml):
     path = toml('maxbytes = "1G"\ncollective = ["broadcast"]\niters = 5\n')
     sweep = load_sweep(path, {"maxbytes": "1K", "collective": "all_reduce"})
     assert (sweep.maxbytes, sweep.collective, sweep.iters) == (1024, ("all_reduce",), 5)
+
+
+def test_the_first_iterations_are_left_out_of_each_ones_times(toml):
+    flags = {"per_iter_timing": "1", "per_iter_skip": "3", "iters": "4"}
+    sweep = load_sweep(flags=flags)
+    assert (sweep.per_iter, sweep.per_iter_skip) == (1, 3)
+    assert load_sweep(toml("per_iter_timing = 1\nper_iter_skip = 3\niters = 4\n")) == sweep
+
+
+@pytest.mark.parametrize(
+    ("in_file", "flags", "precision", "iters"),
+    [
+        ("", {}, 0.02, 20),
+        ("", {"iters": "7"}, 0.0, 7),
+        ("", {"iters": "20"}, 0.0, 20),  # said, though it is the default
+        ("", {"iters": "7", "precision": "5%"}, 0.05, 7),
+        ("", {"precision": "5%"}, 0.05, 20),
+        ("iters = 7\n", {}, 0.0, 7),
+        ("iters = 7\nprecision = 0.01\n", {}, 0.01, 7),
+        ("iters = 7\n", {"precision": "0.1"}, 0.1, 7),
+        ("precision = 0.1\n", {"iters": "7"}, 0.1, 7),
+    ],
+)
+def test_a_number_of_iterations_is_fixed_unless_a_precision_is_asked_for(toml, in_file, flags, precision, iters):
+    sweep = load_sweep(toml(in_file) if in_file else None, flags)
+    assert (sweep.precision, sweep.iters) == (precision, iters)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pipelined", "isolated"),
+    [
+        ({}, None, None),
+        ({"hot": True}, "hot", "hot"),
+        ({"unalign": 2}, "unalign=2", "unalign=2"),
+        ({"agg_iters": 4}, "agg_iters=4", None),
+        ({"blocking": 3}, "blocking=3", None),
+        ({"cudagraph": 5}, "cudagraph=5", None),
+        ({"hot": True, "unalign": 1, "agg_iters": 2, "blocking": 1}, "unalign=1 hot agg_iters=2 blocking=1",
+         "unalign=1 hot"),
+        ({"iters": 7, "precision": 0.1, "per_iter": 1, "check": 0, "warmup_iters": 0}, None, None),
+    ],
+)  # fmt: skip
+def test_what_training_does_not_see_is_a_mode_of_the_record(changes, pipelined, isolated):
+    sweep = Sweep(collective=("all_reduce",), minbytes=64, maxbytes=64, **changes)
+    assert (sweep.mode("pipelined"), sweep.mode("isolated")) == (pipelined, isolated)
+    for cell in plan_cells(sweep, {"world": [(0, 1)]}):
+        mode = pipelined if cell.timing == "pipelined" else isolated
+        assert cell.mode == mode
+        assert cell.record((0, 1)).get("mode") == mode
+        assert ("mode" in cell.record((0, 1))) == (mode is not None)
 
 
 # nccl-tests steps by -i where -f is not said (or 1)
@@ -184,7 +281,32 @@ def test_sizes_step_as_nccl_tests_steps(minbytes, maxbytes, step, sizes):
         ("iters = 2.5\n", ":1: iters: is 2.5: expected a whole number"),
         ("iters = true\n", ":1: iters: is True: expected a whole number"),
         ("warmup_iters = -1\n", ":1: warmup_iters: is -1: expected a whole number of at least 0"),
-        ("root = -1\n", ":1: root: is -1: expected a whole number of at least 0"),
+        ("root = -2\n", ":1: root: is -2: expected a whole number of at least 0"),
+        ('root = "none"\n', ":1: root: is 'none': expected a whole number of at least 0"),
+        ("root = true\n", ":1: root: is True: expected a whole number"),
+        ('group = "all"\n', ":1: group: unknown group 'all'"),
+        ('group = "mesh:3"\n', ":1: group: group 'mesh:3': expected mesh:RxS, such as mesh:2x8"),
+        ("passes = -1\n", ":1: passes: is -1: expected a whole number of at least 0"),
+        ('order = "random"\n', ":1: order: unknown order 'random'.*: one of shuffled, table"),
+        ("order = 1\n", ":1: order: unknown order '1'"),
+        ("blocking = 4\n", ":1: blocking: is 4: expected a whole number from 0 to 3"),
+        ("blocking = -1\n", ":1: blocking: is -1: expected a whole number from 0 to 3"),
+        ("agg_iters = 0\n", ":1: agg_iters: is 0: expected a whole number of at least 1"),
+        ("cudagraph = -1\n", ":1: cudagraph: is -1: expected a whole number of at least 0"),
+        ("unalign = -1\n", ":1: unalign: is -1: expected a whole number of at least 0"),
+        ("unalign = 0.5\n", ":1: unalign: is 0.5: expected a whole number of at least 0"),
+        ("per_iter_timing = 2\n", ":1: per_iter_timing: is 2: expected a whole number from 0 to 1"),
+        ("per_iter_skip = -1\n", ":1: per_iter_skip: is -1: expected a whole number of at least 0"),
+        ("budget = 0\n", ":1: budget: is 0: expected seconds above zero"),
+        ('hot = "yes"\n', ":1: hot: is 'yes': expected true or false"),
+        ("contention = 1\n", ":1: contention: is 1: expected true or false"),
+        ("one_at_a_time = 1\n", ":1: one_at_a_time: is 1: expected true or false"),
+        ("stepfactor = 1\nmaxbytes = '1G'\nstepbytes = 8\n", ":3: stepbytes: makes 134217727 sizes: expected at most"),
+        (
+            "one_at_a_time = true\n\ncontention = true\n",
+            ":3: contention does not go with .*sweep.toml:1: one_at_a_time: contention measures the groups of",
+        ),
+        ('backend = "gloo"\ncudagraph = 1\n', ":2: cudagraph does not go with .*sweep.toml:1: backend: gloo runs on"),
         ("stepfactor = 0\n", ":1: stepfactor: is 0: expected a whole number of at least 1"),
         ("timeout = 0\n", ":1: timeout: is 0: expected seconds above zero"),
         ('timeout = "soon"\n', ":1: timeout: is 'soon': expected seconds"),
@@ -222,11 +344,55 @@ def test_a_bad_file_names_its_line_and_what_was_expected(toml, text, complaint):
         ({"minbytes": "64M"}, "--minbytes: minbytes 67108864 is above maxbytes 33554432"),
         ({"precision": "0"}, "--precision: is '0': expected a fraction"),
         ({"stepfactor": "1.5"}, "--stepfactor: is '1.5': expected a whole number"),
+        ({"blocking": "4"}, "--blocking: is '4': expected a whole number from 0 to 3"),
+        ({"run_cycles": "-1"}, "--run-cycles: is '-1': expected a whole number of at least 0"),
+        ({"contention": True, "concurrent": False}, "--contention does not go with --concurrent: contention measures"),
+        (
+            {"contention": True, "one_at_a_time": True},
+            "--contention does not go with --one-at-a-time: contention measures the groups of",
+        ),
+        ({"cudagraph": "2", "backend": "gloo"}, "--cudagraph does not go with --backend: gloo runs on the CPU"),
+        ({"cudagraph": "2", "blocking": "1"}, "--cudagraph does not go with --blocking: a graph replays without"),
+        ({"cudagraph": "2", "per_iter_timing": "1"}, "--cudagraph does not go with --per-iter-timing: a graph replays"),
+        (
+            {"per_iter_timing": "1", "timing": "isolated"},
+            "--per-iter-timing does not go with --timing: it times the op",
+        ),
+        ({"per_iter_skip": "1"}, "--per-iter-skip: there are no times of single operations without -I 1"),
+        (
+            {"per_iter_timing": "1", "per_iter_skip": "5", "iters": "5"},
+            "--per-iter-skip does not go with --iters: of 5 iterations none would be left",
+        ),
+        (
+            {"per_iter_timing": "1", "per_iter_skip": "20"},
+            "--per-iter-skip does not go with --iters: of 20 iterations none would be left",
+        ),
+        ({"agg_iters": "4", "timing": "isolated"}, "--agg-iters does not go with --timing"),
+        ({"blocking": "1", "timing": "isolated"}, "--blocking does not go with --timing"),
+        ({"cudagraph": "1", "timing": "isolated"}, "--cudagraph does not go with --timing"),
     ],
 )
 def test_a_bad_flag_is_named(flags, complaint):
-    with pytest.raises(InputError, match=rf"^{complaint}"):
+    with pytest.raises(InputError, match=rf"^{complaint}") as refusal:
         load_sweep(flags=flags)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"contention": True},
+        {"cudagraph": "2"},
+        {"cudagraph": "2", "backend": "nccl", "blocking": "0"},
+        {"cudagraph": "2", "agg_iters": "4"},
+        {"blocking": "1", "per_iter_timing": "1"},
+        {"per_iter_timing": "1", "per_iter_skip": "19", "iters": "20"},
+        {"agg_iters": "4", "timing": "both"},
+        {"per_iter_timing": "0", "timing": "isolated"},
+    ],
+)
+def test_what_goes_together_is_not_refused(flags):
+    load_sweep(flags=flags)
 
 
 def test_a_flag_that_contradicts_the_file_says_so(toml):
@@ -272,11 +438,19 @@ def test_cells_go_by_collective_group_type_operator_and_size():
     assert order == expected
 
 
-@pytest.mark.parametrize("collective", FOUR)
-def test_both_halves_of_a_row_are_measured(collective):
-    sweep = Sweep(collective=(collective,), minbytes=1024, maxbytes=1024, timing=("isolated",))
-    halves = [(cell.in_place, cell.repeat) for cell in cells_of(sweep, Layout.regular(1, 2))]
-    assert halves == ([(True, 0), (True, 1)] if collective in IN_PLACE_ONLY else [(False, 0), (True, 0)])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("sweep_pass", [0, 3])
+def test_both_halves_of_a_row_are_measured(collective, sweep_pass):
+    sweep = Sweep(collective=(collective,), minbytes=1024, maxbytes=1024, timing=("isolated",), passes=4)
+    cells = plan_cells(sweep, {"world": [(0, 1)]}, sweep_pass)
+    halves = [(cell.in_place, cell.repeat) for cell in cells]
+    first = 2 * sweep_pass
+    if collective in ("broadcast", "all_reduce", "reduce"):
+        assert halves == [(True, first), (True, first + 1)]
+    elif collective in ("all_to_all_single", "send_recv"):
+        assert halves == [(False, first), (False, first + 1)]
+    else:
+        assert halves == [(False, sweep_pass), (True, sweep_pass)]
 
 
 def test_both_regimes_of_a_size_stand_side_by_side():
@@ -298,6 +472,61 @@ def test_only_reductions_have_an_operator_and_only_rooted_ones_a_root():
     }
 
 
+def test_of_all_ten_only_reductions_and_rooted_ones_have_more_than_none():
+    sweep = Sweep(collective=tuple(COLLECTIVES), minbytes=1024, maxbytes=1024)
+    says = {cell.collective: (cell.redop, cell.root) for cell in cells_of(sweep, Layout.regular(1, 2))}
+    assert {name for name, (redop, _) in says.items() if redop} == {"all_reduce", "reduce_scatter_tensor", "reduce"}
+    assert {name for name, (_, root) in says.items() if root == 0} == {"broadcast", "reduce", "gather", "scatter"}
+
+
+def test_all_roots_are_every_rank_of_the_smallest_group():
+    sweep = Sweep(collective=("reduce", "all_reduce"), minbytes=64, maxbytes=64, root=ALL_ROOTS, timing=("isolated",))
+    uneven = Layout((0, 0, 0, 1, 1), (0, 1, 2, 0, 1))
+    roots = {}
+    for cell in cells_of(sweep, uneven, ["world", "intra"]):
+        roots.setdefault((cell.collective, cell.group), set()).add(cell.root)
+    assert roots == {
+        ("reduce", "world"): {0, 1, 2, 3, 4},
+        ("reduce", "intra"): {0, 1},
+        ("all_reduce", "world"): {None},
+        ("all_reduce", "intra"): {None},
+    }
+
+
+def test_contention_measures_together_and_alone_where_there_is_more_than_one_group():
+    layout = Layout.regular(2, 2)
+    kinds = ["world", "intra", "pairs"]
+    sweep = Sweep(collective=("all_reduce",), minbytes=64, maxbytes=64, timing=("isolated",), contention=True)
+    seen = [(cell.group, cell.repeat, cell.concurrent) for cell in cells_of(sweep, layout, kinds)]
+    assert sorted(seen) == sorted([
+        *(("world", half, True) for half in (0, 1)),
+        *(("intra", half, together) for together in (True, False) for half in (0, 1)),
+        *(("pairs", half, True) for half in (0, 1)),
+    ])  # fmt: skip
+    alone = Sweep(collective=("all_reduce",), minbytes=64, maxbytes=64, concurrent=False)
+    assert {cell.concurrent for cell in cells_of(alone, layout, kinds)} == {False}
+
+
+def test_a_hypercube_on_groups_of_other_sizes_is_refused():
+    sweep = Sweep(collective=("hypercube", "all_reduce"), minbytes=64, maxbytes=64)
+    cells = {cell.collective: cell for cell in cells_of(sweep, Layout.regular(1, 4))}
+    for of_kind, refusal in (
+        ([(0, 1, 2, 3)], None),
+        ([(0,)], None),
+        ([(0, 1, 2)], "3 ranks are not a power of 2"),
+        ([(0, 1), (2, 3, 4, 5, 6, 7)], "6 ranks are not a power of 2"),
+    ):
+        assert refused_cell(cells["hypercube"], of_kind) == refusal
+        assert refused_cell(cells["all_reduce"], of_kind) is None
+
+
+def test_a_mesh_is_planned_as_rows_and_columns():
+    sweep = load_sweep(flags={"group": "mesh:2x4", "collective": "all_reduce", "maxbytes": "8"})
+    groups, reasons = form_kinds(sweep.group, Layout.regular(2, 4))
+    assert reasons == {}
+    assert {cell.group for cell in plan_cells(sweep, groups)} == {"mesh:2x4:shard", "mesh:2x4:replicate"}
+
+
 def test_sizes_that_round_alike_are_one_cell():
     # 8 ranks x 16 bytes: 8 .. 64 all round to 0, 128 is the first that moves anything
     sweep = Sweep(collective=("all_gather_into_tensor",), minbytes=8, maxbytes=256, timing=("pipelined",))
@@ -314,28 +543,72 @@ def test_a_group_that_is_not_formed_has_no_cells():
     assert {cell.group for cell in cells_of(Sweep(), Layout.regular(2, 2), ["inter"])} == {"inter"}
 
 
-@settings(deadline=None, max_examples=40)
-@given(
-    st.sampled_from([(1, 1), (1, 2), (2, 2), (3, 2), (4, 1), (2, 8)]),
-    st.integers(0, 200),
-    st.integers(0, 5000),
-    st.integers(1, 3),
-    st.lists(st.sampled_from(["float32", "bfloat16", "int8"]), min_size=1, unique=True),
-    st.lists(st.sampled_from(["sum", "max", "avg"]), min_size=1, unique=True),
+any_sweep = st.builds(
+    lambda minbytes, span, **changes: Sweep(minbytes=minbytes, maxbytes=minbytes + span, stepbytes=97, **changes),
+    minbytes=st.integers(0, 200),
+    span=st.integers(0, 3000),
+    stepfactor=st.integers(1, 3),
+    collective=st.lists(st.sampled_from(list(COLLECTIVES)), min_size=1, max_size=4, unique=True).map(tuple),
+    datatype=st.lists(st.sampled_from(["float32", "bfloat16", "uint64"]), min_size=1, max_size=2, unique=True).map(
+        tuple
+    ),
+    redop=st.lists(st.sampled_from(REDOPS), min_size=1, max_size=2, unique=True).map(tuple),
+    root=st.sampled_from([0, ALL_ROOTS]),
+    contention=st.booleans(),
+    hot=st.booleans(),
 )
-def test_every_planned_cell_has_its_own_key(shape, minbytes, span, stepfactor, dtypes, redops):
-    sweep = Sweep(
-        minbytes=minbytes,
-        maxbytes=minbytes + span,
-        stepfactor=stepfactor,
-        stepbytes=97,
-        datatype=tuple(dtypes),
-        redop=tuple(redops),
-    )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from([(1, 1), (1, 2), (2, 2), (3, 2), (4, 1), (2, 4)]), any_sweep)
+def test_every_planned_cell_of_every_pass_has_its_own_key(shape, sweep):
     layout = Layout.regular(*shape)
     groups = {kind: form_groups(kind, layout) for kind in default_group_kinds(layout)}
-    keys = [cell_key(cell.record(ranks)) for cell in plan_cells(sweep, groups) for ranks in groups[cell.group]]
+    keys = [
+        cell_key(cell.record(ranks))
+        for sweep_pass in range(3)
+        for cell in plan_cells(sweep, groups, sweep_pass)
+        for ranks in groups[cell.group]
+    ]
     assert len(keys) == len(set(keys)) > 0
+
+
+# --- the order of the cells ------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=40)
+@given(any_sweep, st.integers(0, 2**31), st.integers(0, 5))
+def test_shuffled_cells_are_the_planned_ones_each_once(sweep, seed, sweep_pass):
+    planned = plan_cells(sweep, {"world": [(0, 1)]}, sweep_pass)
+    before = list(planned)
+    ordered = in_order(replace(sweep, seed=seed), planned, sweep_pass)
+    assert planned == before  # the table's order is still needed
+    assert sorted(map(repr, ordered)) == sorted(map(repr, planned))
+    assert in_order(replace(sweep, order="table", seed=seed), planned, sweep_pass) == planned
+
+
+def test_the_order_is_by_the_seed_and_the_pass_alone():
+    groups = {"world": [(0, 1)]}
+    planned = plan_cells(Sweep(), groups)
+    orders = {
+        (seed, sweep_pass): tuple(in_order(Sweep(seed=seed), planned, sweep_pass))
+        for seed in (0, 1, 11)
+        for sweep_pass in (0, 1, 11)
+    }
+    assert len(set(orders.values())) == 9
+    assert tuple(planned) not in orders.values()
+    for (seed, sweep_pass), order in orders.items():
+        # Every rank works it out by itself, and a run that goes on does so again.
+        again = Sweep(seed=seed, name="other", timeout_s=5, samples=True)
+        assert tuple(in_order(again, plan_cells(again, groups), sweep_pass)) == order
+
+
+def test_shuffling_puts_neither_sizes_nor_collectives_nor_regimes_in_a_row():
+    planned = plan_cells(Sweep(), {"world": [(0, 1)]})
+    ordered = in_order(Sweep(), planned)
+    for name in ("collective", "timing", "requested_bytes"):
+        changes = sum(getattr(one, name) != getattr(other, name) for one, other in pairwise(ordered))
+        assert changes > len(planned) / 3
 
 
 def test_a_cell_becomes_the_records_first_half():
@@ -384,12 +657,39 @@ def test_a_root_is_nothing_to_collectives_without_one():
     check_root(Sweep(root=7, collective=("all_reduce",)), {"world": [(0, 1)]})
 
 
+@pytest.mark.parametrize("root", [2, 3])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "gather", "scatter"])
+def test_a_root_outside_is_refused_for_every_rooted_collective_with_its_flag(collective, root):
+    sweep = load_sweep(flags={"collective": collective, "root": str(root)})
+    with pytest.raises(
+        InputError, match=rf"^--root: root {root}: a group of kind world has 2 ranks: .* 0 to 1, or all$"
+    ):
+        check_root(sweep, {"world": [(0, 1)]})
+
+
+def test_all_roots_are_inside_every_group():
+    check_root(Sweep(root=ALL_ROOTS, collective=tuple(COLLECTIVES)), {"world": [(0, 1)], "intra": [(0,), (1,)]})
+
+
 def test_identity_covers_what_a_value_depends_on():
     fields = set(Sweep().identity())
     assert {"collective", "group", "minbytes", "datatype", "redop", "root", "timing", "iters", "concurrent"} <= fields
-    assert not {"name", "question", "timeout_s", "samples"} & fields
+    assert {"precision", "budget_s", "agg_iters", "blocking", "cudagraph", "unalign", "hot", "contention"} <= fields
+    assert not {"name", "question", "timeout_s", "samples", "passes", "order"} & fields
     record = Sweep(name="n").as_record()
     assert record["name"] == "n" and record["collective"] == list(FOUR)
+
+
+def test_more_passes_go_on_in_the_same_file():
+    assert Sweep(passes=1).identity() == Sweep(passes=5).identity() == identity_of(Sweep(passes=ENDLESS).as_record())
+    assert Sweep(hot=True).identity() != Sweep().identity()
+
+
+def test_a_sweep_as_its_record_is_json(toml):
+    sweep = load_sweep(toml(CONTRACT_FILE), {"iters": "5", "root": "all"})
+    record = sweep.as_record()
+    assert json.loads(json.dumps(record)) == record
+    assert record["precision"] == 0.0 and record["root"] == -1 and "origins" not in record
 
 
 def test_sizes_always_grow():

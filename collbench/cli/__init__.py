@@ -1,14 +1,16 @@
 """The command line: one small file per command, loaded only when it is asked for.
 
-A command file has add_arguments(parser) and run(args) -> exit code, and may have an EPILOG. A new command is such a
-file and one line in COMMANDS.
+A command file has add_arguments(parser) and run(args) -> exit code, and may have an EPILOG, and a normalize(arguments)
+for what argparse cannot read. A new command is such a file and one line in COMMANDS.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import os
+import re
 import sys
 import warnings
 from contextlib import redirect_stderr, suppress
@@ -23,7 +25,7 @@ COMMANDS = {
     "quickstart": "the whole loop on this machine, in about a minute: sweep, fit, predict, check",
     "env": "what this machine is, and what would go wrong on it",
     "run": "measure a sweep of collectives (starts torchrun itself, or runs as its worker)",
-    "show": "print a results file: a table, nccl-tests' own layout, CSV or JSON",
+    "show": "print a results file: a table, nccl-tests' own layout, CSV, JSON, or a matrix of links",
     "fit": "fit α–β models to results",
     "estimate": "the time of one collective, from a model file or from link figures",
     "predict": "a training step: its time, its exposed communication, its memory",
@@ -48,6 +50,12 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose complaints are one line, like all others."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
+        unknown = re.fullmatch(r"unrecognized arguments: (-\S+)(.*)", message)
+        if unknown is not None:
+            flag = unknown[1].partition("=")[0]
+            known = [name for name in self._option_string_actions if len(name) > 2]
+            near = difflib.get_close_matches(flag, known, n=1)
+            message = f"unknown option {flag}" + (f" (did you mean {near[0]}?)" if near else "")
         self.exit(EXIT_INPUT, f"{self.prog}: {message} (see '{self.prog} --help')\n")
 
 
@@ -137,8 +145,9 @@ def _main(argv: list[str]) -> int:
     command.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print exactly one JSON document on stdout")
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
-    args = parser.parse_args(argv[1:])
-    args.argv = argv[1:]  # what a launcher passes on to its workers
+    words = getattr(command, "normalize", list)(argv[1:])
+    args = parser.parse_args(words)
+    args.argv = words  # what a launcher passes on to its workers
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     return int(command.run(args))
 

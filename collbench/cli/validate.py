@@ -10,7 +10,7 @@ from collbench.errors import InputError
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
-from collbench.units import parse_seconds
+from collbench.units import seconds_of
 from collbench.validate.compare import parse_tolerance
 
 EPILOG = """\
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--backend", choices=["nccl", "gloo"], help="default: nccl where there are GPUs")
     job.add_argument("--nproc", type=int, metavar="N", help="ranks to start here (default: as collbench run)")
     job.add_argument("--timeout", default="60", metavar="SECONDS", help="for one collective (default 60)")
+    job.add_argument("--join-timeout", metavar="SECONDS", help="for all ranks to arrive (default 300)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,10 +43,8 @@ def run(args: argparse.Namespace) -> int:
     tolerance = parse_tolerance(args.tolerance)
     if args.steps < 1:
         raise InputError(f"--steps {args.steps}: expected at least 1")
-    try:
-        timeout_s = parse_seconds(args.timeout)
-    except InputError as error:
-        raise InputError(f"--timeout: {error}") from None
+    timeout_s = seconds_of("--timeout", args.timeout)
+    join_timeout_s = seconds_of("--join-timeout", args.join_timeout) if args.join_timeout is not None else None
     _check_step(args)
     if not is_worker():
         ranks, backend, why = choose_ranks(args.nproc, args.backend or "")
@@ -78,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
         tolerance=tolerance,
         backend=args.backend or "",
         timeout_s=timeout_s,
+        join_timeout_s=join_timeout_s,
         as_json=args.json,
         debug=args.debug,
     )

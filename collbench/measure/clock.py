@@ -8,6 +8,7 @@ no skew of a barrier in the measurement (Hunold & Carpen-Amarie, EuroMPI'15).
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -19,7 +20,8 @@ _PINGS = 20
 _LEAST_SLACK_NS = 100_000  # from the last rank's arrival to the deadline
 _MOST_SLACK_NS = 2_000_000  # on a busy machine more time stops helping
 _AWAKE_NS = 150_000  # before the deadline a rank is awake; longer waits are slept, which a busy machine repays
-LATE_NS = 20_000  # a rank that reaches its deadline later than this has missed it
+_LATE_NS = 20_000  # a rank may be this much later than the deadline,
+_LATE_PART = 100  # or this part of what is measured, before the sample is void
 
 
 def clock_identity() -> str:
@@ -60,25 +62,47 @@ def _ping_pong(control: Control, peer: int) -> int:
     return best_offset
 
 
+class Stops:
+    """How often this process was stopped (SIGSTOP, or a debugger) and went on: what it measured then is void."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def watch(self) -> None:
+        """Count from now on; for the main thread of a rank."""
+        signal.signal(signal.SIGCONT, self._went_on)
+
+    def _went_on(self, *_: object) -> None:
+        self.count += 1
+
+
+STOPS = Stops()  # of this process
+
+
 class Deadline:
     """Brings all ranks of the job to one common moment, again and again.
 
     The deadline is as far off as it took, the last time, until every rank had learned of it, twice over. A rank that
-    learns of it too late all the same says so at the next one: the sample between the two is void, on all ranks.
+    learns of it too late all the same, or was stopped since, says so at the next one: the sample between the two is
+    void, on all ranks.
     """
 
     def __init__(self, control: Control, offset_ns: int) -> None:
         self._control = control
         self._offset_ns = offset_ns
-        self._missed = False
+        self._late_ns = 0
+        self._late = False
+        self._stops = STOPS.count
         self._learned_ns = _LEAST_SLACK_NS
         self.previous_void = False
+        self.times_late = 0  # of this rank, since the start of the job
 
     def wait(self) -> int:
-        """Return at the deadline, which is given in this rank's own clock (ns)."""
-        mine = [now_ns() + self._offset_ns, int(self._missed), self._learned_ns]
-        last_arrival, missed, learned_ns = self._control.maximum(mine)
-        self.previous_void = bool(missed)
+        """Return at the deadline, which is given in this rank's own clock (ns). `previous_void` then says whether any
+        rank was late for the one before."""
+        mine = [now_ns() + self._offset_ns, int(self._late), self._learned_ns]
+        last_arrival, late, learned_ns = self._control.maximum(mine)
+        self.previous_void = bool(late)
         self._learned_ns = now_ns() - (last_arrival - self._offset_ns)
         slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), _MOST_SLACK_NS)
         deadline = last_arrival - self._offset_ns + slack_ns
@@ -87,5 +111,14 @@ class Deadline:
             time.sleep((remaining - _AWAKE_NS) / 1e9)
         while now_ns() < deadline:
             os.sched_yield()
-        self._missed = now_ns() - deadline > LATE_NS
+        self._late_ns = now_ns() - deadline
+        self._late = False
         return deadline
+
+    def measured(self, elapsed_ns: int) -> None:
+        """What was measured since the deadline took this long: void if this rank came late by more than a small part
+        of it, or was stopped meanwhile. Told to the others at the next deadline."""
+        allowed_ns = max(_LATE_NS, elapsed_ns // _LATE_PART)
+        self._late = self._late_ns > allowed_ns or STOPS.count != self._stops
+        self._stops = STOPS.count
+        self.times_late += self._late

@@ -1,20 +1,27 @@
-"""Why a rank stopped: an exception -> the job's verdict, naming the rank that is gone where peers can tell."""
+"""Why a rank stopped: an exception -> the job's verdict, naming the rank that is gone where peers can tell.
+
+Ranks that fail say so to each other through the store, which outlives the groups: what was wrong with them, that they
+lost the others, or that a signal ended them. Of a rank that says nothing, the others say that it died or hangs.
+"""
 
 from __future__ import annotations
 
 import re
+import signal
 import time
-from contextlib import suppress
 from typing import Any
 
 from collbench.errors import EXIT_INTERRUPTED, EXIT_JOB, CollbenchError
-from collbench.measure.process import ENDED_BY_LAUNCHER, Terminated, Verdict
+from collbench.measure.process import ENDED_BY_LAUNCHER, Terminated, Verdict, begin_to_end, received
 
 _REPORT_WAIT_S = 1.0  # for the living ranks to say that they live; less than the grace after a signal
-
+_MOST_NAMES = 8
+# What a rank reports: one of these, or these before its reason.
+_OWN, _LOST, _SIGNAL = "own ", "lost", "signal"
 
 _SOURCE_PLACE = re.compile(r"^\[\S+:\d+\]\s*")  # gloo begins its messages with a place in its own source
 _ADVICE = re.compile(r"\. This is typically caused by.*")
+_BROKEN = ("connection", "timed out", "timeout", "closed", "peer", "remote process", "network error")
 
 
 def first_line(error: BaseException) -> str:
@@ -25,37 +32,78 @@ def first_line(error: BaseException) -> str:
 
 def is_broken_peer(error: BaseException) -> bool:
     """Whether an error of torch.distributed says that another rank is gone or silent, not that this call was wrong."""
-    return any(word in str(error).lower() for word in ("connection", "timed out", "timeout", "closed", "peer"))
+    return any(word in str(error).lower() for word in _BROKEN)
 
 
 def explain(error: BaseException, rank: int, hosts: list[str], store: Any) -> Verdict:
-    """The verdict on an exception that ended the walk. Every failing rank reports to the store, so that rank 0 can name
-    those that did not."""
+    """The verdict on an exception that ended the walk. Called once it ends: no signal raises from here on.
+
+    Every failing rank reports to the store, so that each can say what was wrong with another, or name those that did
+    not report. `store` is None before the ranks met.
+    """
+    begin_to_end()
     if isinstance(error, KeyboardInterrupt):
+        _report(rank, store, _SIGNAL)
         return Verdict(EXIT_INTERRUPTED, "interrupted")
-    if isinstance(error, Terminated):
-        return Verdict(EXIT_JOB, ENDED_BY_LAUNCHER)
     if isinstance(error, CollbenchError):
+        _report(rank, store, f"{_OWN}{error}")
         return Verdict(error.exit_code, str(error))
-    try:
-        silent = _silent_ranks(rank, len(hosts), store) if is_broken_peer(error) else []
-    except KeyboardInterrupt:  # the other ranks were interrupted a moment earlier
+    mine = f"{_names([rank], hosts)}: {first_line(error)}"
+    terminated = isinstance(error, Terminated)
+    if not terminated and not is_broken_peer(error):
+        _report(rank, store, f"{_OWN}{mine}")
+        return Verdict(EXIT_JOB, mine)
+
+    answer = _reports(rank, len(hosts), store) if _report(rank, store, _SIGNAL if terminated else _LOST) else None
+    reports = answer or {}
+    if received(signal.SIGINT):  # the other ranks were interrupted a moment earlier
         return Verdict(EXIT_INTERRUPTED, "interrupted")
-    if silent:
-        names = ", ".join(f"rank {r} (host {hosts[r]})" for r in silent)
-        return Verdict(EXIT_JOB, f"{names} died or hangs: {first_line(error)}")
-    return Verdict(EXIT_JOB, f"rank {rank} (host {hosts[rank]}): {first_line(error)}")
+    terminated = terminated or received(signal.SIGTERM)
+    causes = [text.removeprefix(_OWN) for text in reports.values() if text.startswith(_OWN)]
+    if causes:
+        return Verdict(EXIT_JOB, causes[0])
+    silent = [other for other in range(len(hosts)) if other != rank and other not in reports]
+    # All silent: it is this rank that lost the others, or that alone was ended. But of two, one lost the other.
+    lost = not isinstance(error, Terminated)
+    if silent and (len(silent) < len(hosts) - 1 or (len(hosts) == 2 and lost and not (terminated and answer is None))):
+        detail = f": {first_line(error)}" if lost else ""
+        first_to_speak = rank == min(set(range(len(hosts))) - set(silent))
+        return Verdict(EXIT_JOB, f"{_names(silent, hosts)} died or hangs{detail}", speaks=first_to_speak)
+    if terminated:
+        return Verdict(EXIT_JOB, ENDED_BY_LAUNCHER, cause=False)
+    if ended := [other for other, text in reports.items() if text == _SIGNAL]:
+        return Verdict(EXIT_JOB, f"{_names(ended, hosts)} was ended by a signal")
+    return Verdict(EXIT_JOB, mine, cause=False)
 
 
-def _silent_ranks(rank: int, world_size: int, store: Any) -> list[int]:
-    """The other ranks that do not report their own failure in time."""
-    silent = [other for other in range(world_size) if other != rank]
-    # A launcher ends the living ranks soon after one died; those have reported by then.
-    with suppress(RuntimeError, Terminated):
-        store.set(f"failed/{rank}", "1")
-        give_up = time.monotonic() + _REPORT_WAIT_S
-        while silent and time.monotonic() < give_up:
-            silent = [other for other in silent if not store.check([f"failed/{other}"])]
+def _names(ranks: list[int], hosts: list[str]) -> str:
+    names = [f"rank {rank} (host {hosts[rank]})" for rank in ranks[:_MOST_NAMES]]
+    more = len(ranks) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _report(rank: int, store: Any, text: str) -> bool:
+    """Leave a report for the other ranks; whether it could be left."""
+    if store is None:
+        return False
+    try:
+        store.set(f"failed/{rank}", text)
+    except RuntimeError:  # whoever held the store is gone
+        return False
+    return True
+
+
+def _reports(rank: int, world_size: int, store: Any) -> dict[int, str] | None:
+    """What the other ranks report in time, or until one knows what was wrong with it; None where nobody could."""
+    found: dict[int, str] = {}
+    give_up = time.monotonic() + _REPORT_WAIT_S
+    missing = [other for other in range(world_size) if other != rank]
+    try:
+        while missing and time.monotonic() < give_up and not any(text.startswith(_OWN) for text in found.values()):
+            for other in [other for other in missing if store.check([f"failed/{other}"])]:
+                found[other] = store.get(f"failed/{other}").decode()
+                missing.remove(other)
             time.sleep(0.02)
-    # All silent: it is this rank that lost the others, not the others that died.
-    return silent if len(silent) < world_size - 1 or world_size == 2 else []
+    except RuntimeError:  # the launcher, and the store with it, ended meanwhile
+        return None
+    return found

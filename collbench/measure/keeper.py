@@ -6,19 +6,26 @@ import os
 import sys
 import uuid
 import warnings
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 
-from collbench.collectives import COLLECTIVES
+from collbench.aggregates import aggregate_lines
+from collbench.contention import contention_lines
 from collbench.errors import EXIT_DONE, EXIT_NO
 from collbench.measure.cell import Found
 from collbench.measure.environment import allowed_environment, versions
 from collbench.measure.job import Job
+from collbench.measure.keeping import Keeping
+from collbench.measure.names import spans
+from collbench.measure.preflight import head_lines, run_fields
 from collbench.measure.process import VERDICT_DIR, Verdict
-from collbench.nccl_table import Printer, Row
+from collbench.nccl_json import write_json
+from collbench.nccl_table import Printer, Row, places
 from collbench.results import SCHEMA, Record, ResultsWriter, cell_key
 from collbench.resume import done_cells
 from collbench.sweep import Cell, Sweep
@@ -32,24 +39,26 @@ class Keeper:
         self,
         job: Job,
         sweep: Sweep,
-        output: Path,
-        append: bool,
+        keeping: Keeping,
         groups: dict[str, Groups],
         unformed: dict[str, str],
         table: TextIO,
     ) -> None:
-        self._job, self._sweep, self._output, self._append = job, sweep, output, append
+        self._job, self._sweep, self._keeping, self._output = job, sweep, keeping, keeping.output
         self._groups, self._unformed = groups, unformed
         self._shown = "pipelined" if "pipelined" in sweep.timing else "isolated"
         self._known: dict[tuple[Any, ...], Record] = {}
-        self._printed: set[Any] = set()
+        self._due: deque[list[Cell]] = deque()  # rows of the table that are not printed yet, in its order
+        self._gone: set[Any] = set()  # rows of which a cell was skipped
+        self._skipped: set[Any] = set()  # skips that have been told of
+        self._aggregates: list[Record] = []
         self._counts = {"measurements": 0, "skips": 0}
         self._writer: ResultsWriter | None = None
         self._begun = False
         self._last_reason: str | None = None
         self.run: Record = self._run_record()
         self._table = table
-        self._printer = Printer(self.run, self._print)
+        self._printer = Printer(self.run, self._print, keeping.style, aside=self._aside)
 
     def open(self) -> None:
         """Lock the file and learn what it holds. Raises InputError where it cannot go on with this sweep."""
@@ -58,46 +67,53 @@ class Keeper:
         with warnings.catch_warnings():
             if VERDICT_DIR in os.environ:  # whoever started this job has read the file, and warned
                 warnings.simplefilter("ignore", UserWarning)
-            done = done_cells(self._output, sweep, world_size, backend, self._append)
+            done = done_cells(self._output, sweep, world_size, backend, self._keeping.append)
         self._known = {cell_key(record): record for record in done}
 
     def has(self, cell: Cell) -> bool:
         """Whether the file holds this cell for every group of its kind."""
         return all(cell_key(cell.record(ranks)) in self._known for ranks in self._groups[cell.group])
 
-    def begin(self, missing: int) -> None:
-        """Write the run record and the groups that cannot be formed; nothing where nothing is missing."""
+    def begin(self, planned: list[Cell], missing: int) -> None:
+        """A pass begins, of which so many cells are missing. Before the first one that is not complete, write the run
+        record and the groups that cannot be formed."""
+        self._print_rows(to_the_end=True)
+        self._due = _rows(planned, self._shown)
+        if self._begun or (not missing and self._known):
+            return
         say = self._printer.comment
         if self._known:
             say(
                 f"collbench: {len(self._known)} measurements are in {self._output} already; {missing} cells are missing"
             )
-        self._begun = bool(missing) or not self._known
-        if not self._begun:
-            return
+        for line in head_lines(self._job):
+            say(line)
+        self._begun = True
         self._write(self.run)
         for kind, reason in self._unformed.items():
             say(f"collbench: group {kind} is skipped: {reason}")
             for collective in self._sweep.collective:
-                self._skip(collective, kind, None, reason)
+                self._skip({"collective": collective, "group": kind, "size_bytes": None}, reason)
         if self._job.world_size == 1:
             say("collbench: warning: one rank: nothing is communicated, busbw is 0, and no fit uses it")
 
+    def formed(self, kind: str, groups: int, create_us: float) -> None:
+        """The groups of a kind have been created; it took so long, on the slowest rank."""
+        init = {"kind": "init", "run_id": self.run["run_id"], "group": kind, "groups": groups}
+        self._write({**init, "create_us": create_us})
+
+    def capped(self, reason: str, largest_bytes: int) -> None:
+        """Not all sizes fit into memory."""
+        self._printer.comment(f"collbench: buffers of at most {largest_bytes} bytes fit ({reason})")
+
     def keep(self, cell: Cell, found: Found) -> None:
-        """Write what was measured, and print the row it completes."""
+        """Write what was measured, and print the rows that are complete."""
         if found.skipped is not None:
-            size = cell.message(len(self._groups[cell.group][0])).size_bytes
-            text = f"{cell.collective} {cell.group} {cell.dtype} {size} bytes skipped: {found.skipped}"
-            if text not in self._printed:  # once for both regimes and halves
-                self._printed.add(text)
-                self._printer.comment(f"collbench: {text}")
-            self._skip(cell.collective, cell.group, size, found.skipped)
-            return
-        for record in found.records:
-            key = cell_key(record)
-            if key in self._known:
-                continue
-            self._known[key] = record
+            self._keep_skip(cell, found.skipped, found.refused)
+            self._gone.add(_row_key(cell))
+        new = [record for record in found.records if cell_key(record) not in self._known]
+        for record in new:
+            self._known[cell_key(record)] = record
             self._write({"kind": "measurement", "run_id": self.run["run_id"], **record})
             self._counts["measurements"] += 1
             if record["wrong"]:
@@ -105,11 +121,23 @@ class Keeper:
                     f"collbench: WRONG DATA: {record['wrong']} elements of {cell.collective} in group "
                     f"{cell.group} {record['group_ranks']}, {record['size_bytes']} bytes"
                 )
-        self._print_row(cell)
+        if new:
+            self._aggregates += found.aggregates
+            for record in found.aggregates:
+                self._write({"kind": "aggregate", "run_id": self.run["run_id"], **record})
+            for record in found.overlaps:
+                self._write({**record, "run_id": self.run["run_id"]})
+        self._print_rows(to_the_end=False)
 
-    def finish(self) -> Verdict:
+    def finish(self, memory_bytes: dict[str, int]) -> Verdict:
         """Close the table, write the end record."""
-        self._printer.close()
+        self._print_rows(to_the_end=True)
+        self._printer.close(memory_bytes)
+        known = list(self._known.values())
+        known.sort(key=places(known, self.run))
+        aggregates = sorted(self._aggregates, key=places(self._aggregates, self.run))
+        for line in (*aggregate_lines(aggregates), *contention_lines(known), *self._imprecise(known)):
+            self._printer.comment(f"collbench: {line}")
         if self._last_reason is not None:
             measured, skips = self._counts["measurements"], self._counts["skips"]
             print(f"collbench: {measured} measured, {skips} skipped: {self._last_reason}", file=sys.stderr)
@@ -117,31 +145,78 @@ class Keeper:
         verdict = Verdict(EXIT_DONE)
         if wrong:
             verdict = Verdict(EXIT_NO, f"wrong data in {wrong} measurements: see 'collbench show {self._output}'")
-        self.end(verdict)
+        end = self.end(verdict, memory_bytes)
+        if self._keeping.nccl_json is not None:
+            ends = [] if end is None else [end]
+            path = write_json(self._keeping.nccl_json, [self.run], known, ends, self._keeping.style)
+            print(f"collbench: nccl-tests' JSON is in {path}", file=sys.stderr)
         return verdict
 
-    def end(self, verdict: Verdict) -> None:
-        """The verdict is the last record of the file."""
+    def end(self, verdict: Verdict, memory_bytes: dict[str, int] | None = None) -> Record | None:
+        """The verdict is the last record of the file; None where nothing was begun."""
         if not self._begun:
-            return
-        end = {"kind": "end", "run_id": self.run["run_id"], "finished": _now(), **self._counts}
-        self._write({**end, "exit_code": verdict.exit_code, "reason": verdict.reason})
+            return None
+        end: Record = {"kind": "end", "run_id": self.run["run_id"], "finished": _now(), **self._counts}
+        if memory_bytes is not None:
+            end["memory_bytes"] = memory_bytes
+        end |= {"exit_code": verdict.exit_code, "reason": verdict.reason}
+        self._write(end)
         self._begun = False
+        return end
 
-    def _print_row(self, cell: Cell) -> None:
-        if cell.timing != self._shown:
+    def _keep_skip(self, cell: Cell, reason: str, refused: bool) -> None:
+        """One record for all sizes where the backend refuses the call, else one for this size; a comment for each."""
+        size = None if refused else cell.message(len(self._groups[cell.group][0])).size_bytes
+        skip: Record = {"collective": cell.collective, "group": cell.group, "dtype": cell.dtype, "redop": cell.redop}
+        skip |= {"in_place": cell.in_place, "size_bytes": size}
+        if (*skip.values(), reason) in self._skipped:
             return
-        halves: Row = ([], [])
-        for half, (in_place, repeat) in zip(halves, COLLECTIVES[cell.collective].halves, strict=True):
-            for ranks in self._groups[cell.group]:
-                key = cell_key({**cell.record(ranks), "in_place": in_place, "pass": repeat})
-                if key not in self._known:
-                    return
-                half.append(self._known[key])
-        name = (cell.collective, cell.group, cell.dtype, cell.redop, halves[0][0]["size_bytes"])
-        if name not in self._printed:
-            self._printed.add(name)
-            self._printer.add(halves)
+        self._skipped.add((*skip.values(), reason))
+        operator = f" {cell.redop}" if cell.redop else ""
+        sizes = "" if size is None else f" {size} bytes"
+        text = f"{cell.collective}{operator} {cell.group} {cell.dtype}{sizes} skipped: {reason}"
+        if text not in self._skipped:  # one for both halves
+            self._skipped.add(text)
+            self._printer.comment(f"collbench: {text}")
+        self._skip(skip, reason)
+
+    def _print_rows(self, to_the_end: bool) -> None:
+        """Print the rows of the table, in its order, up to the first that is still to be measured; `to_the_end`: all
+        that are complete."""
+        while self._due and (to_the_end or self._is_decided(self._due[0])):
+            halves = self._halves(self._due.popleft())
+            if halves is not None:
+                self._printer.add(halves)
+
+    def _is_decided(self, row: list[Cell]) -> bool:
+        return _row_key(row[0]) in self._gone or all(self.has(cell) for cell in row)
+
+    def _halves(self, row: list[Cell]) -> Row | None:
+        if not all(self.has(cell) for cell in row):
+            return None
+        left, right = (
+            [self._known[cell_key(cell.record(ranks))] for ranks in self._groups[cell.group]] for cell in row
+        )
+        return left, right
+
+    def _imprecise(self, measured: list[Record]) -> Iterator[str]:
+        """What the reader must know of how well the times are known."""
+        budget = sum(record.get("precise") is False for record in measured)
+        if budget:
+            yield (
+                f"{budget} of {len(measured)} medians are known less well than to {self._sweep.precision:.0%} after "
+                f"{self._sweep.budget_s:g} s each (time_us_interval says how well): --budget gives more time"
+            )
+        kept = sorted({rank for record in measured if record.get("late_kept") for rank in record["late_ranks"]})
+        if kept:
+            late = sum(bool(record.get("late_kept")) for record in measured)
+            yield (
+                f"{late} measurements hold samples for which a rank came late, again and again (ranks {spans(kept)}): "
+                "is the machine busy?"
+            )
+
+    def _aside(self, text: str) -> None:
+        print(text, end="", file=sys.stderr)
 
     def _print(self, text: str) -> None:
         """To the table, while somebody reads it: `collbench run | head` measures on."""
@@ -150,9 +225,8 @@ class Keeper:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._table.fileno())
 
-    def _skip(self, collective: str, group: str, size_bytes: int | None, reason: str) -> None:
-        names = {"collective": collective, "group": group, "size_bytes": size_bytes, "reason": reason}
-        self._write({"kind": "skip", "run_id": self.run["run_id"], **names})
+    def _skip(self, skip: Record, reason: str) -> None:
+        self._write({"kind": "skip", "run_id": self.run["run_id"], **skip, "reason": reason})
         self._counts["skips"] += 1
         self._last_reason = reason
 
@@ -173,8 +247,23 @@ class Keeper:
             "versions": versions(torch),
             "environment": allowed_environment(),
             "sweep": self._sweep.as_record(),
+            **run_fields(self._job),
             "launcher": os.environ.get("TORCHELASTIC_RUN_ID"),
         }
+
+
+def _row_key(cell: Cell) -> Cell:
+    """Equal for the two halves of a row."""
+    return replace(cell, in_place=False, repeat=0)
+
+
+def _rows(planned: list[Cell], timing: str) -> deque[list[Cell]]:
+    """The two cells of every row of a regime's table, in the order of the table."""
+    rows: dict[Cell, list[Cell]] = {}
+    for cell in planned:
+        if cell.timing == timing:
+            rows.setdefault(_row_key(cell), []).append(cell)
+    return deque(rows.values())
 
 
 def _now() -> str:

@@ -10,16 +10,26 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from collbench.errors import EXIT_DONE, EXIT_INTERRUPTED, EXIT_JOB, InputError
+from collbench.errors import EXIT_DONE, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_JOB, InputError
 from collbench.measure.environment import gpus_without_torch, torch_facts
-from collbench.measure.process import ENDED_BY_LAUNCHER, GRACE_S, VERDICT_DIR, Verdict, read_verdict
+from collbench.measure.process import (
+    ENDED_BY_LAUNCHER,
+    GRACE_S,
+    VERDICT_DIR,
+    Verdict,
+    living,
+    read_verdict,
+    reserve_verdicts,
+    signal_living,
+)
 
 GLOO_RANKS = 2
 _POLL_S = 0.1
+_CLOSE_S = 30.0  # from rank 0's verdict to the end of the job: groups of many ranks take their time to close
 
 
 def is_worker() -> bool:
@@ -66,7 +76,8 @@ def choose_ranks(nproc: int | None, backend: str) -> tuple[int, str, str]:
 def launch(arguments: list[str], nproc: int, backend: str, stdout: IO[str] | None = None) -> Verdict:
     """Run `python -m collbench ARGUMENTS` as `nproc` ranks here; they write to this process's stderr and stdout (or
     `stdout`). Returns the job's verdict; no process of it is left running, whatever happens."""
-    with tempfile.TemporaryDirectory(prefix="collbench-") as folder:
+    ranks = [f"rank-{rank}" for rank in range(nproc)]
+    with _ending_signals() as received, _folder(["torchrun", *ranks]) as folder:
         job = subprocess.Popen(
             [
                 *(sys.executable, "-m", "collbench.measure.torchrun"),
@@ -75,18 +86,47 @@ def launch(arguments: list[str], nproc: int, backend: str, stdout: IO[str] | Non
                 *("-m", "collbench", *_without_nproc(arguments)),
             ],
             env=_environment(folder, backend),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # closes when this process is gone, which is how torchrun learns of it
             stdout=stdout,
             start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
-            preexec_fn=_ignore_interrupts,  # until torchrun, or what stands in for it, has a handler
         )
-        interrupted = _wait(job, Path(folder))
-        _end_stragglers(Path(folder))
-        return _verdict(Path(folder), job.returncode, interrupted)
+        try:
+            ended = _wait(job, folder, ranks, received)
+        finally:
+            _kill(job, folder)
+        verdicts = {name: verdict for name in ranks if (verdict := read_verdict(folder, name)) is not None}
+        if received and (verdicts.get("rank-0") or Verdict(EXIT_INTERRUPTED)).exit_code > EXIT_INPUT:
+            return Verdict(EXIT_INTERRUPTED, "interrupted")
+        return _verdict(verdicts, read_verdict(folder, "torchrun"), job.returncode, ended)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _ending_signals() -> Iterator[list[int]]:
+    """The signals that came to end this process, which goes on: Ctrl-C, SIGTERM, or its terminal closed. Those that
+    whoever started it ignores (nohup, a script's background) are left ignored."""
+    received: list[int] = []
+    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    caught = [each for each in ending if signal.getsignal(each) is not signal.SIG_IGN]
+    previous = [signal.signal(each, lambda number, _: received.append(number)) for each in caught]
+    try:
+        yield received
+    finally:
+        for each, handler in zip(caught, previous, strict=True):
+            signal.signal(each, handler)
+
+
+@contextmanager
+def _folder(names: list[str]) -> Iterator[Path]:
+    """A folder with room for verdicts of these names; torchrun's own logs go there too."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="collbench-", ignore_cleanup_errors=True)
+        reserve_verdicts(Path(folder.name), names)
+    except OSError as error:
+        raise InputError(
+            f"no folder can be made for temporary files ({error.strerror or error}): make room, or set TMPDIR"
+        ) from None
+    with folder as path:
+        yield Path(path)
 
 
 def _without_nproc(arguments: list[str]) -> list[str]:
@@ -98,12 +138,11 @@ def _without_nproc(arguments: list[str]) -> list[str]:
     return kept
 
 
-def _environment(folder: str, backend: str) -> dict[str, str]:
+def _environment(folder: Path, backend: str) -> dict[str, str]:
     package_home = str(Path(__file__).parents[2])
     environment = {
         **os.environ,
-        VERDICT_DIR: folder,
-        "COLLBENCH_LAUNCHER_PID": str(os.getpid()),
+        VERDICT_DIR: str(folder),
         "PYTHONPATH": os.pathsep.join(filter(None, [package_home, os.environ.get("PYTHONPATH")])),
     }
     environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own choice, without its banner
@@ -113,92 +152,74 @@ def _environment(folder: str, backend: str) -> dict[str, str]:
     return environment
 
 
-def _wait(job: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Wait for the job; whether it was interrupted. SIGINT, SIGTERM and SIGHUP to this process end the job.
+def _wait(job: subprocess.Popen[bytes], folder: Path, ranks: list[str], received: list[int]) -> bool:
+    """Wait until the job has ended, or should have; whether torchrun ended by itself.
 
-    Ranks end within GRACE_S of a signal or of a peer's failure, torchrun soon after; what has not by then, is killed.
+    Ranks end within GRACE_S of a signal or of a peer's failure, torchrun soon after. A first signal to this process is
+    passed on, so that rank 0 can write its last record; a second one ends the waiting.
     """
     give_up = math.inf
-    interrupted = False
-    ending = (signal.SIGTERM, signal.SIGHUP)  # a closed terminal is an end like any other
-    previous = [signal.signal(each, signal.default_int_handler) for each in ending]
-    try:
-        while job.poll() is None:
-            try:
-                with suppress(subprocess.TimeoutExpired):
-                    job.wait(timeout=_POLL_S)
-                if give_up == math.inf and any(_failed(folder)):
-                    give_up = time.monotonic() + GRACE_S + 1.0
-                if time.monotonic() > give_up:
-                    _kill_ranks(folder)
-                if time.monotonic() > give_up + 1.0:
-                    job.kill()
-            except KeyboardInterrupt:
-                if interrupted:
-                    job.kill()
-                interrupted = True
-                give_up = time.monotonic() + GRACE_S + 1.0
-                with suppress(ProcessLookupError):
-                    job.send_signal(signal.SIGINT)
-    finally:
-        for each, handler in zip(ending, previous, strict=True):
-            signal.signal(each, handler)
-    return interrupted
-
-
-def _failed(folder: Path) -> Iterator[bool]:
-    """Of every rank that has a verdict, whether it is a failure of the job."""
-    for path in folder.glob("rank-*.json"):
-        verdict = read_verdict(folder, path.stem)
-        yield verdict is not None and verdict.exit_code > 1
-
-
-def _kill_ranks(folder: Path) -> None:
-    for pid in _living(folder):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _end_stragglers(folder: Path) -> None:
-    """Kill ranks that outlived torchrun (they get a signal when it dies; this is for those that hang)."""
+    passed_on = False
+    while job.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            job.wait(timeout=_POLL_S)
+        if received and not passed_on:
+            passed_on = True
+            if not any(folder.glob("rank-*.ready")):  # nobody has begun
+                return False
+            with suppress(ProcessLookupError):
+                job.send_signal(signal.SIGINT)
+            give_up = min(give_up, time.monotonic() + GRACE_S + 1.0)
+        give_up = min(give_up, time.monotonic() + _rest_s(folder, ranks))
+        if len(received) > 1 or time.monotonic() > give_up + 1.0:
+            return False
+        if time.monotonic() > give_up:
+            # What has not ended by now, hangs; torchrun would wait half a minute for it.
+            signal_living(folder, signal.SIGKILL, besides=job.pid)
+    # Without torchrun its ranks get a signal of their own.
     give_up = time.monotonic() + GRACE_S + 0.5
-    while _living(folder) and time.monotonic() < give_up:
+    while living(folder) and time.monotonic() < give_up and len(received) < 2:
         time.sleep(0.05)
-    _kill_ranks(folder)
+    return True
 
 
-def _living(folder: Path) -> list[int]:
-    pids = [int(text) for path in folder.glob("rank-*.pid") if (text := path.read_text())]
-    return [pid for pid in pids if _is_ours(pid, folder)]
+def _rest_s(folder: Path, ranks: list[str]) -> float:
+    """How long the job may still take, by the verdicts that its ranks have left."""
+    verdicts = [read_verdict(folder, name) for name in ranks]
+    if any(verdict is not None and verdict.exit_code > 1 for verdict in verdicts):
+        return GRACE_S + 1.0
+    return math.inf if verdicts[0] is None else _CLOSE_S
 
 
-def _is_ours(pid: int, folder: Path) -> bool:
-    """Whether the process still runs and is a rank of this job (a process id may be used again)."""
-    try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return False
-    return f"{VERDICT_DIR}={folder}".encode() in environment.split(b"\0")
+def _kill(job: subprocess.Popen[bytes], folder: Path) -> None:
+    """Leave no process of the job: torchrun first, which might start more."""
+    job.kill()
+    job.wait()
+    assert job.stdin is not None
+    job.stdin.close()
+    give_up = time.monotonic() + GRACE_S  # one that the kernel does not let die is not waited for
+    while signal_living(folder, signal.SIGKILL) and time.monotonic() < give_up:
+        time.sleep(0.01)
 
 
-def _verdict(folder: Path, returncode: int, interrupted: bool) -> Verdict:
-    if interrupted:
-        return Verdict(EXIT_INTERRUPTED, "interrupted")
-    rank0, torchrun = read_verdict(folder, "rank-0"), read_verdict(folder, "torchrun")
-    if returncode < 0 and not any(_failed_by_itself(folder)):
-        return Verdict(EXIT_JOB, f"torchrun was killed by {signal.Signals(-returncode).name}")
-    if rank0 is not None and (rank0.exit_code != EXIT_JOB or torchrun is None):
+def _verdict(verdicts: dict[str, Verdict], torchrun: Verdict | None, returncode: int, ended: bool) -> Verdict:
+    """Of all that the ranks and torchrun say, what began the trouble. `ended`: torchrun was not killed from here."""
+    rank0 = verdicts.get("rank-0")
+    if rank0 is not None and rank0.exit_code <= EXIT_INPUT:
         return rank0
-    if torchrun is not None and torchrun.reason:
-        # A rank that could still say why it failed knows best; of one that was killed, torchrun knows.
-        own = read_verdict(folder, f"rank-{torchrun.reason.split()[1]}")
-        return own if own is not None and own.reason else torchrun
+    if ended and returncode < 0:
+        return Verdict(EXIT_JOB, f"torchrun was killed by {signal.Signals(-returncode).name}")
+    failed = [verdict for verdict in verdicts.values() if verdict.exit_code > 1 and verdict.reason]
+    # A rank that could still say why it failed knows best, and torchrun which failed first; of one that was killed,
+    # torchrun alone knows why.
+    first = verdicts.get(f"rank-{torchrun.reason.split()[1]}") if torchrun and torchrun.reason else None
+    said = [first, torchrun if first is None else None, rank0, *failed]
+    known = [verdict for verdict in said if verdict is not None]
+    if known:
+        chosen = next((verdict for verdict in known if verdict.cause), known[0])
+        if chosen.reason == ENDED_BY_LAUNCHER and torchrun is not None and torchrun.reason:  # not by this one
+            return Verdict(EXIT_JOB, f"rank {torchrun.reason.split()[1]} was ended by a signal")
+        return chosen
     if returncode == EXIT_DONE:
         return Verdict(EXIT_DONE)
     return Verdict(EXIT_JOB, "the ranks could not be started: see torchrun's message above ('collbench env' may help)")
-
-
-def _failed_by_itself(folder: Path) -> Iterator[bool]:
-    for path in folder.glob("rank-*.json"):
-        verdict = read_verdict(folder, path.stem)
-        yield verdict is not None and verdict.exit_code > 1 and verdict.reason != ENDED_BY_LAUNCHER

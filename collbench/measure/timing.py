@@ -1,35 +1,52 @@
-"""The two regimes, and what is said of their samples.
+"""The two regimes, as one rank runs them. What is said of their samples is in `samples.py`.
 
 isolated: all ranks start at a common deadline, do one operation; one sample is the last exit over all ranks minus the
-deadline, and the figure is the median over iterations.
-pipelined: nccl-tests' own (common.cu, BenchTime): operations back to back, elapsed time over their number, mean over
-ranks.
+deadline.
+pipelined: nccl-tests' own (common.cu, BenchTime): operations back to back, elapsed time over their number; one sample
+is one such batch.
 """
 
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from collbench.measure.clock import Deadline, now_ns
+from collbench.measure.control import Control
 from collbench.measure.device import Device
 
 Issue = Callable[[bool], Any]
+_SECOND_TRIES = 2  # of a pipelined batch for which a rank came late
 
 
 @dataclass(slots=True)
 class RankTimes:
-    """One rank's clock readings of one cell, in ns after the deadline: entered[i] and left[i] of iteration i.
+    """One rank's clock readings of one cell, in ns after the deadline; sample i in place i of each list.
 
-    In the pipelined regime there is one pair: the start of the first operation and the end of the last.
+    entered: the start of a pipelined batch, or when the call of an isolated operation had returned.  left: the end.
+    issued: when the last call of a pipelined batch had returned.  iterations: ns of every operation, where asked for.
+    late: how many samples were void, because some rank came late, and were done again; late_kept: how many void ones
+    are among the samples all the same, because enough had been done again.
     """
 
-    entered_ns: list[int]
-    left_ns: list[int]
+    entered_ns: list[int] = field(default_factory=list)
+    left_ns: list[int] = field(default_factory=list)
+    issued_ns: list[int] = field(default_factory=list)
+    iterations_ns: list[int] = field(default_factory=list)
+    late: int = 0
+    late_kept: int = 0
+
+    def extend(self, more: RankTimes) -> None:
+        """Add the samples of another batch."""
+        self.entered_ns += more.entered_ns
+        self.left_ns += more.left_ns
+        self.issued_ns += more.issued_ns
+        self.iterations_ns += more.iterations_ns
+        self.late += more.late
+        self.late_kept += more.late_kept
 
 
 @contextmanager
@@ -52,20 +69,20 @@ def run_once(issue: Issue, device: Device) -> None:
 
 
 def time_isolated(issue: Issue | None, device: Device, deadline: Deadline, iterations: int) -> RankTimes:
-    """`iterations` samples; those whose deadline some rank missed are void and done again, at most as many again.
+    """`iterations` samples; those for whose deadline some rank came late are done again, at most as many again.
 
     `issue` is None on a rank that only keeps time with the others. All ranks of the job call this together.
     """
-    times = RankTimes([], [])
+    times = RankTimes()
     pending: tuple[int, int] | None = None
-    void = 0
     with _undisturbed():
         while True:
             start = deadline.wait()
             if pending is not None:
-                if deadline.previous_void and void < iterations:
-                    void += 1
+                if deadline.previous_void and times.late < iterations:
+                    times.late += 1
                 else:
+                    times.late_kept += deadline.previous_void
                     times.entered_ns.append(pending[0])
                     times.left_ns.append(pending[1])
             if len(times.left_ns) == iterations:
@@ -79,92 +96,97 @@ def time_isolated(issue: Issue | None, device: Device, deadline: Deadline, itera
             if work is not None:
                 work.wait()
             device.synchronize()
-            pending = (entered - start, now_ns() - start)
+            left = now_ns() - start
+            pending = (entered - start, left)
+            deadline.measured(left)
 
 
-def time_pipelined(issue: Issue | None, device: Device, deadline: Deadline, iterations: int) -> RankTimes:
-    """One sample of `iterations` operations back to back, on this rank's own clock."""
-    with _undisturbed():
-        start = deadline.wait()
-        if issue is None:
-            return RankTimes([0], [0])
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What comes between the operations of a pipelined batch (nccl-tests -z): nothing (0); a wait for each and then a
+    barrier, which counts (1) or does not (3); a wait alone (2)."""
+
+    blocking: int
+    control: Control
+
+    def after(self, device: Device) -> int:
+        """Do it, after one operation; the ns that do not count."""
+        if self.blocking:
+            device.synchronize()
         begun = now_ns()
-        for _ in range(iterations):
-            work = issue(device.issues_async)
-            if work is not None:
-                work.wait()
-        device.synchronize()
-        return RankTimes([begun - start], [now_ns() - start])
+        if self.blocking in (1, 3):
+            self.control.maximum([0])
+        return now_ns() - begun if self.blocking == 3 else 0
 
 
-# --- statistics, on rank 0 -------------------------------------------------------------------------------------------
+def time_pipelined(
+    issue: Issue | None,
+    device: Device,
+    deadline: Deadline,
+    iterations: int,
+    between: Between | None = None,
+    each: bool = False,
+) -> RankTimes:
+    """One sample of `iterations` operations back to back, on this rank's own clock; `each`: and of every operation.
 
-
-def quantile(values: list[float], q: float) -> float:
-    """Linear interpolation between the order statistics, as numpy's default."""
-    ordered = sorted(values)
-    position = q * (len(ordered) - 1)
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def median(values: list[float]) -> float:
-    return quantile(values, 0.5)
-
-
-def summarize_isolated(ranks: tuple[int, ...], times: list[RankTimes]) -> dict[str, Any]:
-    """The record's fields from every rank's readings: times[i] are those of global rank ranks[i]."""
-    samples_us = [max(left) / 1e3 for left in zip(*(t.left_ns for t in times), strict=True)]
-    return {
-        "iterations": len(samples_us),
-        "time_us": median(samples_us),
-        "time_min_us": min(samples_us),
-        "time_p50_us": median(samples_us),
-        "time_p95_us": quantile(samples_us, 0.95),
-        "time_max_us": max(samples_us),
-        "time_rank_max_us": max(median([float(x) for x in t.left_ns]) for t in times) / 1e3,
-        "slowest_rank": ranks[_slowest(times)],
-        "samples_us": samples_us,
-    }
-
-
-def summarize_pipelined(ranks: tuple[int, ...], times: list[RankTimes], iterations: int) -> dict[str, Any]:
-    """As nccl-tests' -a 1: the mean over ranks of each rank's own elapsed time over the number of operations."""
-    per_rank_us = [(t.left_ns[0] - t.entered_ns[0]) / iterations / 1e3 for t in times]
-    mean_us = sum(per_rank_us) / len(per_rank_us)
-    return {
-        "iterations": iterations,
-        "time_us": mean_us,
-        "time_min_us": None,
-        "time_p50_us": None,
-        "time_p95_us": None,
-        "time_max_us": None,
-        "time_rank_max_us": max(per_rank_us),
-        # One repeat has no spread to be late by: the rank that leaves latest.
-        "slowest_rank": ranks[max(range(len(times)), key=lambda index: times[index].left_ns[0])],
-        "samples_us": [mean_us],
-    }
-
-
-def _slowest(times: list[RankTimes]) -> int:
-    """The rank that enters latest by more than the spread, else the one that leaves latest.
-
-    The spread is the widest interquartile range of any rank's entries: a rank is late only if it stands out of that.
+    Where a rank comes late the batch is void and done again, two more times at most.
     """
-    entries = [[float(x) for x in t.entered_ns] for t in times]
-    entered = [median(values) for values in entries]
-    latest = max(range(len(times)), key=entered.__getitem__)
-    others = [value for index, value in enumerate(entered) if index != latest]
-    spread = max(quantile(values, 0.75) - quantile(values, 0.25) for values in entries)
-    if others and entered[latest] - median(others) > spread:
-        return latest
-    left = [median([float(x) for x in t.left_ns]) for t in times]
-    return max(range(len(times)), key=left.__getitem__)
+    with _undisturbed():
+        for late in range(_SECOND_TRIES + 1):
+            start = deadline.wait()
+            times = _batch(issue, device, start, iterations, between, each)
+            if issue is not None:
+                deadline.measured(times.left_ns[0])
+            deadline.wait()
+            times.late, times.late_kept = late, int(deadline.previous_void)
+            if not deadline.previous_void:
+                break
+        return times
 
 
-def interval_of_median(values: list[float]) -> tuple[float, float]:
-    """A 95 % interval of the median from order statistics (binomial, normal approximation; needs 6 values or more)."""
-    ordered, n = sorted(values), len(values)
-    half = 1.96 * math.sqrt(n) / 2
-    return ordered[max(0, math.floor(n / 2 - half))], ordered[min(n - 1, math.ceil(n / 2 + half) - 1)]
+def _batch(
+    issue: Issue | None, device: Device, start: int, iterations: int, between: Between | None, each: bool
+) -> RankTimes:
+    if issue is None:
+        return _keep_time(iterations, between, each)
+    if between is not None or each:
+        return _interrupted_batch(issue, device, start, iterations, between, each)
+    begun = now_ns()
+    for _ in range(iterations):
+        work = issue(device.issues_async)
+        if work is not None:
+            work.wait()
+    issued = now_ns()
+    device.synchronize()
+    return RankTimes([begun - start], [now_ns() - start], [issued - start])
+
+
+def _interrupted_batch(
+    issue: Issue, device: Device, start: int, iterations: int, between: Between | None, each: bool
+) -> RankTimes:
+    uncounted = 0
+    begun = now_ns()
+    marks = [device.mark()] if each else []
+    for _ in range(iterations):
+        work = issue(device.issues_async)
+        if work is not None:
+            work.wait()
+        if each:
+            marks.append(device.mark())
+        if between is not None:
+            uncounted += between.after(device)
+            if each:
+                marks.append(device.mark())
+    issued = now_ns()
+    device.synchronize()
+    left = now_ns() - start - uncounted
+    durations = device.between_marks_ns(marks)[:: 1 if between is None else 2] if each else []
+    return RankTimes([begun - start], [left], [issued - start - uncounted], durations)
+
+
+def _keep_time(iterations: int, between: Between | None, each: bool) -> RankTimes:
+    """What a rank without a group does while the others measure: it takes part in their barriers."""
+    if between is not None and between.blocking in (1, 3):
+        for _ in range(iterations):
+            between.control.maximum([0])
+    return RankTimes([0], [0], [0], [0] * iterations if each else [])

@@ -75,7 +75,7 @@ def _fit(pooled: Pooled) -> Fit:
     sizes, times = pooled.sizes_bytes, pooled.times_us
     pieces = fit_segments(sizes, times, pooled.noise)
     segments = tuple(_segment(piece, sizes) for piece in pieces)
-    bus_factor = find_collective(key["collective"]).bus_factor(key["nranks"])
+    bus_factor = find_collective(key["collective"]).sent_fraction(key["nranks"])
     busbw_low_GBps, busbw_high_GBps = segments[-1].bandwidth_GBps_interval
     residuals_log = held_out_residuals(sizes, times)
     n_half_bytes = _n_half_bytes(segments)

@@ -78,7 +78,7 @@ def pool(frame: pandas.DataFrame, where: str) -> tuple[list[Pooled], list[str]]:
 def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The columns a fit reads, all present; words in their canonical form, nulls as _MISSING, numbers as floats."""
     table = pandas.DataFrame(index=range(len(frame)))
-    for name in (*KEY, "redop", "group_ranks"):
+    for name in (*KEY, "redop", "group_ranks", "mode"):
         column = frame[name].to_numpy(dtype=object) if name in frame.columns else np.full(len(frame), None, object)
         table[name] = column
     for name in ("size_bytes", "time_us", "wrong", "nranks", "nnodes"):
@@ -90,7 +90,7 @@ def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     table["nranks"] = table["nranks"].fillna(pandas.Series(named, index=table.index, dtype=float))
     table["group"] = table["group"].where(table["group"].notna(), "world")
     table["group_ranks"] = [tuple(ranks) if isinstance(ranks, (list, tuple)) else () for ranks in table["group_ranks"]]
-    for name in ("backend", "dtype", "in_place", "concurrent", "redop"):
+    for name in ("backend", "dtype", "in_place", "concurrent", "redop", "mode"):
         table[name] = table[name].where(table[name].notna(), _MISSING)
     return table
 
@@ -102,8 +102,11 @@ def _known(table: pandas.DataFrame) -> Iterator[tuple[object, Collective | None]
 def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list[str]]:
     """The rows that say something about a collective's time, and what the others were."""
     unknown = table["collective"].isna()
+    # Coalesced, unaligned ... times are not those of training's calls; they are fitted where there are no others.
+    mode = _MISSING if (table["mode"] == _MISSING).any() else table["mode"].iloc[0]
     reasons = {
         f"not a collective of this version ({', '.join(sorted(set(map(str, table['named'][unknown]))))})": unknown,
+        f"measured in another way ({', '.join(sorted(set(table['mode']) - {mode, _MISSING}))})": table["mode"] != mode,
         "wrong data": table["wrong"] > 0,
         "no rank count": table["nranks"].isna(),
         "one rank only": table["nranks"] <= 1,

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from collbench.errors import EXIT_DONE, EXIT_NO, InputError
 from collbench.measure.job import Job
 from collbench.measure.process import Verdict
-from collbench.measure.timing import quantile
+from collbench.measure.samples import quantile
 from collbench.measure.worker import be_a_rank
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.workload import Workload
@@ -29,6 +29,7 @@ def validate(
     tolerance: float,
     backend: str,
     timeout_s: float,
+    join_timeout_s: float | None,
     as_json: bool,
     debug: bool,
 ) -> int:
@@ -55,7 +56,7 @@ def validate(
                 reason = f"the step's prediction is off by {error:+.1f} %, outside {100 * tolerance:g} %"
         return Verdict(job.control.from_rank(0, code), reason)
 
-    return be_a_rank(work, backend, timeout_s, debug)
+    return be_a_rank(work, backend, timeout_s, debug, join_timeout_s)
 
 
 def _measure(

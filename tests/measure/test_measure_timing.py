@@ -1,166 +1,18 @@
+"""The timed loops of one rank, with a clock that passes only when a test says so."""
+
 from __future__ import annotations
 
 import gc
-import math
 import time
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collbench.measure import timing
-from collbench.measure.timing import (
-    RankTimes,
-    interval_of_median,
-    median,
-    quantile,
-    run_once,
-    summarize_isolated,
-    summarize_pipelined,
-    time_isolated,
-    time_pipelined,
-)
+from collbench.measure.timing import Between, RankTimes, run_once, time_isolated, time_pipelined
 
 US = 1000  # ns
 MS = 1000 * US
-
-values = st.lists(st.floats(-1e9, 1e9, allow_nan=False), min_size=1, max_size=60)
-
-
-# --- statistics ------------------------------------------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=200)
-@given(values, st.floats(0, 1))
-def test_a_quantile_is_numpys(sample, q):
-    assert quantile(sample, q) == pytest.approx(np.quantile(sample, q), rel=1e-9, abs=1e-6)
-
-
-@settings(deadline=None, max_examples=100)
-@given(values)
-def test_a_median_is_numpys_and_order_plays_no_part(sample):
-    assert median(sample) == pytest.approx(np.median(sample), rel=1e-12, abs=1e-12)
-    assert median(sample[::-1]) == median(sample)
-
-
-@pytest.mark.parametrize(("sample", "middle"), [([3.0], 3.0), ([1.0, 9.0], 5.0), ([9.0, 1.0, 4.0], 4.0)])
-def test_medians_by_hand(sample, middle):
-    assert median(sample) == middle
-
-
-@pytest.mark.parametrize("n", [6, 7, 8, 10, 15, 20, 31, 50, 100, 200, 1000])
-def test_the_interval_holds_the_median_with_95_percent(n):
-    low, high = interval_of_median([float(x) for x in range(n)][::-1])
-    # Exact for any continuous distribution: between the order statistics number low+1 and high+1 the true median lies
-    # with the probability that low+1 to high of n samples fall below it.
-    covered = sum(math.comb(n, k) for k in range(int(low) + 1, int(high) + 1)) / 2**n
-    assert 0.92 <= covered <= 0.985  # the approximation is a little short for some counts
-    assert int(low) + int(high) == n - 1
-    assert low < median([float(x) for x in range(n)]) < high
-
-
-def test_the_interval_narrows_with_more_samples():
-    widths = []
-    for n in (10, 40, 160, 640):
-        low, high = interval_of_median([x / n for x in range(n)])
-        widths.append(high - low)
-    assert all(second < 0.7 * first for first, second in pairwise(widths))
-
-
-def test_an_interval_of_few_values_is_all_of_them():
-    assert interval_of_median([5.0, 1.0, 3.0]) == (1.0, 5.0)
-    assert interval_of_median([2.0]) == (2.0, 2.0)
-
-
-# --- isolated --------------------------------------------------------------------------------------------------------
-
-
-def test_an_isolated_time_is_the_last_exit_of_each_iteration_then_the_median():
-    ranks = (4, 7)
-    times = [
-        RankTimes([1 * US, 1 * US, 1 * US], [10 * US, 50 * US, 30 * US]),
-        RankTimes([1 * US, 1 * US, 1 * US], [20 * US, 15 * US, 40 * US]),
-    ]
-    # last exits: 20, 50, 40. Not the larger of the ranks' own medians (30 and 20), nor their mean.
-    found = summarize_isolated(ranks, times)
-    assert found["time_us"] == 40.0
-    assert found["samples_us"] == [20.0, 50.0, 40.0]
-    assert (found["time_min_us"], found["time_p50_us"], found["time_max_us"]) == (20.0, 40.0, 50.0)
-    assert found["time_p95_us"] == pytest.approx(49.0)
-    assert found["time_rank_max_us"] == 30.0
-    assert found["iterations"] == 3
-
-
-def test_rank_0_that_returns_early_is_not_the_answer():
-    # A broadcast: the root has sent at once, the last rank receives late.
-    times = [
-        RankTimes([1 * US] * 5, [3 * US] * 5),
-        RankTimes([1 * US] * 5, [80 * US] * 5),
-        RankTimes([1 * US] * 5, [120 * US] * 5),
-    ]
-    found = summarize_isolated((0, 1, 2), times)
-    assert found["time_us"] == 120.0
-    assert found["slowest_rank"] == 2
-
-
-@pytest.mark.parametrize("late", [0, 1, 2, 3])
-def test_a_rank_that_enters_20_ms_late_is_named_though_all_leave_together(late):
-    ranks = (10, 11, 12, 13)
-    jitter = [0, 3, 1, 2, 4, 1, 0, 2]
-    times = []
-    for index in range(4):
-        enters = 20 * MS if index == late else 2 * US
-        # Those that waited leave no earlier, and rank 2 even last of all by a little.
-        leaves = 20 * MS + 100 * US + (5 * US if index == 2 else 0)
-        times.append(RankTimes([enters + j * US for j in jitter], [leaves + j * US for j in jitter]))
-    found = summarize_isolated(ranks, times)
-    assert found["slowest_rank"] == ranks[late]
-    assert found["time_us"] == pytest.approx(20105, abs=5)
-
-
-def test_where_all_enter_together_the_rank_that_leaves_latest_is_named():
-    entered = [2 * US, 4 * US, 3 * US, 1 * US]
-    times = [
-        RankTimes(entered, [50 * US] * 4),
-        RankTimes([x + 200 for x in entered], [40 * US] * 4),  # enters last, but within the spread
-        RankTimes(entered, [45 * US] * 4),
-    ]
-    assert summarize_isolated((5, 6, 7), times)["slowest_rank"] == 5
-
-
-def test_one_late_iteration_names_no_rank():
-    times = [
-        RankTimes([1 * US] * 9, [50 * US] * 9),
-        RankTimes([1 * US] * 8 + [20 * MS], [40 * US] * 8 + [20 * MS]),
-    ]
-    found = summarize_isolated((0, 1), times)
-    assert found["slowest_rank"] == 0
-    assert found["time_us"] == 50.0
-    assert found["time_max_us"] == 20000.0
-
-
-def test_a_rank_alone_is_the_slowest():
-    found = summarize_isolated((3,), [RankTimes([1 * US], [9 * US])])
-    assert (found["time_us"], found["slowest_rank"]) == (9.0, 3)
-
-
-# --- pipelined -------------------------------------------------------------------------------------------------------
-
-
-def test_a_pipelined_time_is_the_mean_over_ranks_of_elapsed_over_operations():
-    times = [RankTimes([1 * US], [201 * US]), RankTimes([2 * US], [402 * US]), RankTimes([0], [300 * US])]
-    found = summarize_pipelined((4, 5, 6), times, 10)
-    assert found["time_us"] == pytest.approx((20 + 40 + 30) / 3)
-    assert found["time_rank_max_us"] == 40.0
-    assert found["slowest_rank"] == 5
-    assert found["iterations"] == 10
-    assert found["samples_us"] == [pytest.approx(30.0)]
-    assert [found[f"time_{name}_us"] for name in ("min", "p50", "p95", "max")] == [None] * 4
-
-
-# --- the loops, with a clock that tests turn --------------------------------------------------------------------------
 
 
 class Clock:
@@ -174,25 +26,48 @@ class Clock:
 
 
 class Deadlines:
-    """Starts every iteration at once; iteration i is void where `missed` holds i."""
+    """Starts every sample at once. What is between two waits has a number; that of the numbers in `missed` is void."""
 
     def __init__(self, clock, missed=()):
         self.clock, self.missed, self.waits = clock, set(missed), 0
         self.previous_void = False
+        self.told = []  # what was measured
 
     def wait(self):
         self.previous_void = self.waits - 1 in self.missed
         self.waits += 1
         return self.clock.now
 
+    def measured(self, elapsed_ns):
+        self.told.append(elapsed_ns)
+
 
 class Device:
-    def __init__(self, issues_async):
-        self.issues_async = issues_async
+    def __init__(self, clock, issues_async=True, takes=0):
+        self.clock, self.issues_async, self.takes = clock, issues_async, takes
         self.synchronized = 0
 
     def synchronize(self):
         self.synchronized += 1
+        self.clock.now += self.takes
+
+    def mark(self):
+        return self.clock.now
+
+    def between_marks_ns(self, marks):
+        return [later - earlier for earlier, later in pairwise(marks)]
+
+
+class Control:
+    """The barriers that ranks take part in."""
+
+    def __init__(self, clock, takes=0):
+        self.clock, self.takes, self.barriers = clock, takes, 0
+
+    def maximum(self, values):
+        self.barriers += 1
+        self.clock.now += self.takes
+        return values
 
 
 class Work:
@@ -221,50 +96,182 @@ def operation(clock, enter, leave):
     return issue
 
 
-def test_entering_and_leaving_are_told_apart(clock):
-    device = Device(issues_async=True)
-    times = time_isolated(operation(clock, 3, 40), device, Deadlines(clock), 4)
-    assert times == RankTimes([3] * 4, [43] * 4)
-    assert device.synchronized >= 4
-
-
-def test_a_sample_whose_deadline_was_missed_is_taken_again(clock):
-    deadlines = Deadlines(clock, missed={1, 2})
+def growing(clock):
+    """The n-th call takes n times 100 ns."""
     calls = []
 
     def issue(async_op):
         calls.append(async_op)
         clock.now += 100 * len(calls)
-        return
 
-    times = time_isolated(issue, Device(issues_async=False), deadlines, 3)
+    return issue
+
+
+# --- isolated --------------------------------------------------------------------------------------------------------
+
+
+def test_entering_and_leaving_are_told_apart(clock):
+    device, deadlines = Device(clock), Deadlines(clock)
+    times = time_isolated(operation(clock, 3, 40), device, deadlines, 4)
+    assert times == RankTimes([3] * 4, [43] * 4)
+    assert device.synchronized >= 4
+    assert deadlines.told == [43] * 4
+
+
+def test_leaving_is_when_the_device_has_ended(clock):
+    times = time_isolated(operation(clock, 3, 40), Device(clock, takes=500), Deadlines(clock), 2)
+    assert times == RankTimes([3] * 2, [543] * 2)
+
+
+def test_a_call_that_returns_at_its_end_is_entered_there(clock):
+    times = time_isolated(operation(clock, 3, 40), Device(clock, issues_async=False), Deadlines(clock), 2)
+    assert times == RankTimes([43] * 2, [43] * 2)
+
+
+def test_a_sample_for_which_a_rank_came_late_is_taken_again(clock):
+    deadlines = Deadlines(clock, missed={1, 2})
+    times = time_isolated(growing(clock), Device(clock, issues_async=False), deadlines, 3)
     assert times.left_ns == [100, 400, 500]  # the second and third are void
+    assert (times.late, times.late_kept) == (2, 0)
+    assert deadlines.told == [100, 200, 300, 400, 500]
+    assert deadlines.waits == 6  # the last one says whether the last sample was void
 
 
-def test_voids_have_an_end(clock):
+def test_the_last_sample_may_be_void_too(clock):
+    times = time_isolated(growing(clock), Device(clock, issues_async=False), Deadlines(clock, missed={2}), 3)
+    assert times.left_ns == [100, 200, 400]
+    assert (times.late, times.late_kept) == (1, 0)
+
+
+def test_what_is_done_again_has_an_end_and_says_what_was_kept(clock):
     deadlines = Deadlines(clock, missed=range(1000))
-    times = time_isolated(operation(clock, 1, 1), Device(issues_async=True), deadlines, 5)
+    times = time_isolated(operation(clock, 1, 1), Device(clock), deadlines, 5)
     assert len(times.left_ns) == len(times.entered_ns) == 5
-    assert deadlines.waits <= 12
+    assert (times.late, times.late_kept) == (5, 5)  # as many again, and then as they come
+    assert deadlines.waits == 11
+    deadlines = Deadlines(clock, missed={0, 1, 2, 3, 5})
+    times = time_isolated(growing(clock), Device(clock), deadlines, 3)
+    assert times.left_ns == [400, 500, 600]
+    assert (times.late, times.late_kept) == (3, 2)
 
 
-def test_a_rank_without_a_group_keeps_as_many_samples(clock):
-    deadlines, others = Deadlines(clock, missed={1}), Deadlines(clock, missed={1})
-    idle = time_isolated(None, Device(issues_async=True), deadlines, 3)
-    busy = time_isolated(operation(clock, 1, 1), Device(issues_async=True), others, 3)
-    assert idle == RankTimes([0] * 3, [0] * 3)
-    assert len(busy.left_ns) == 3
-    assert deadlines.waits == others.waits
-    assert time_pipelined(None, Device(issues_async=True), deadlines, 3) == RankTimes([0], [0])
+def test_a_rank_without_a_group_keeps_time_with_the_others(clock):
+    for missed in (set(), {1}, {0, 2, 3}, range(100)):
+        deadlines, others = Deadlines(clock, missed), Deadlines(clock, missed)
+        idle = time_isolated(None, Device(clock), deadlines, 3)
+        busy = time_isolated(operation(clock, 1, 1), Device(clock), others, 3)
+        assert idle.entered_ns == idle.left_ns == [0] * 3
+        assert len(busy.left_ns) == 3
+        assert deadlines.waits == others.waits
+        assert (idle.late, idle.late_kept) == (busy.late, busy.late_kept)
+        assert deadlines.told == []  # it cannot be late for what it does not do
+
+
+# --- pipelined -------------------------------------------------------------------------------------------------------
 
 
 def test_pipelined_is_one_pair_of_readings_for_all_operations(clock):
-    times = time_pipelined(operation(clock, 3, 40), Device(issues_async=True), Deadlines(clock), 10)
-    assert times == RankTimes([0], [430])
+    device, deadlines = Device(clock), Deadlines(clock)
+    times = time_pipelined(operation(clock, 3, 40), device, deadlines, 10)
+    assert times == RankTimes([0], [430], [430])
+    assert device.synchronized == 1
+    assert deadlines.told == [430]
+    assert deadlines.waits == 2  # the second one says whether the batch was void
+
+
+def test_issuing_is_told_apart_from_what_the_device_does(clock):
+    times = time_pipelined(operation(clock, 3, 0), Device(clock, issues_async=False, takes=1000), Deadlines(clock), 10)
+    assert times == RankTimes([0], [1030], [30])
+
+
+# Every try is between two waits, so the tries have the numbers 0, 2, 4.
+@pytest.mark.parametrize(
+    ("missed", "kept", "late", "late_kept"),
+    [
+        (set(), 1, 0, 0),
+        ({0}, 2, 1, 0),
+        ({0, 2}, 3, 2, 0),
+        ({0, 2, 4}, 3, 2, 1),
+        ({0, 2, 4, 6, 8}, 3, 2, 1),
+        ({1, 3, 5}, 1, 0, 0),  # what is between the batches is not measured
+    ],
+)
+def test_a_batch_for_which_a_rank_came_late_is_done_again_twice_at_most(clock, missed, kept, late, late_kept):
+    deadlines = Deadlines(clock, missed)
+    times = time_pipelined(growing(clock), Device(clock), deadlines, 1)
+    assert times.left_ns == [kept * 100]  # one batch is kept, the last one
+    assert (times.late, times.late_kept) == (late, late_kept)
+    assert deadlines.waits == 2 * (late + 1)
+    idle = time_pipelined(None, Device(clock), others := Deadlines(clock, missed), 1)
+    assert (idle.late, idle.late_kept) == (late, late_kept)
+    assert others.waits == deadlines.waits
+
+
+def test_a_rank_without_a_group_has_readings_of_nothing(clock):
+    deadlines = Deadlines(clock)
+    assert time_pipelined(None, Device(clock), deadlines, 3) == RankTimes([0], [0], [0])
+    assert time_pipelined(None, Device(clock), deadlines, 3, each=True) == RankTimes([0], [0], [0], [0, 0, 0])
+
+
+# blocking; of five operations of 40 ns with barriers of 1000: ns that count, of the device's 7, barriers
+@pytest.mark.parametrize(
+    ("blocking", "left", "issued", "barriers", "waits"),
+    [
+        (1, 5 * (40 + 7 + 1000) + 7, 5 * (40 + 7 + 1000), 5, 6),  # the barrier counts
+        (2, 5 * (40 + 7) + 7, 5 * (40 + 7), 0, 6),  # a wait alone
+        (3, 5 * (40 + 7) + 7, 5 * (40 + 7), 5, 6),  # the barrier does not count
+    ],
+)
+def test_what_comes_between_operations(clock, blocking, left, issued, barriers, waits):
+    device, control = Device(clock, takes=7), Control(clock, takes=1000)
+    between = Between(blocking, control)
+    times = time_pipelined(operation(clock, 0, 40), device, Deadlines(clock), 5, between)
+    assert times == RankTimes([0], [left], [issued])
+    assert (control.barriers, device.synchronized) == (barriers, waits)
+
+
+@pytest.mark.parametrize("blocking", [0, 1, 2, 3])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("missed", [set(), {0}, {0, 2, 4}])
+def test_all_ranks_meet_at_the_same_barriers(clock, blocking, each, missed):
+    of_ranks = []
+    for issue in (operation(clock, 1, 1), None):
+        control, deadlines = Control(clock), Deadlines(clock, missed)
+        times = time_pipelined(issue, Device(clock), deadlines, 4, Between(blocking, control), each)
+        lists = (times.entered_ns, times.left_ns, times.issued_ns, times.iterations_ns)
+        of_ranks.append((control.barriers, deadlines.waits, times.late, times.late_kept, *map(len, lists)))
+    assert of_ranks[0] == of_ranks[1]
+    assert of_ranks[0][0] == (4 * (times.late + 1) if blocking in (1, 3) else 0)
+
+
+@pytest.mark.parametrize("blocking", [None, 1, 2, 3])
+def test_each_operation_is_timed_without_what_comes_between(clock, blocking):
+    between = None if blocking is None else Between(blocking, Control(clock, takes=1000))
+    times = time_pipelined(growing(clock), Device(clock, takes=7), Deadlines(clock), 4, between, each=True)
+    assert times.iterations_ns == [100, 200, 300, 400]
+    counted = {None: 7, 1: 5 * 7 + 4 * 1000, 2: 5 * 7, 3: 5 * 7}[blocking]
+    assert times.left_ns == [1000 + counted]
+
+
+def test_timing_each_operation_does_not_change_the_sum(clock):
+    plain = time_pipelined(operation(clock, 3, 40), Device(clock), Deadlines(clock), 10)
+    marked = time_pipelined(operation(clock, 3, 40), Device(clock), Deadlines(clock), 10, each=True)
+    assert (marked.entered_ns, marked.left_ns, marked.issued_ns) == (plain.entered_ns, plain.left_ns, plain.issued_ns)
+    assert marked.iterations_ns == [43] * 10
+
+
+# --- around them -----------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_put_together():
+    times = RankTimes()
+    times.extend(RankTimes([1], [2], [3], [4, 5], late=1))
+    times.extend(RankTimes([6], [7], [8], [9], late=2, late_kept=1))
+    assert times == RankTimes([1, 6], [2, 7], [3, 8], [4, 5, 9], late=3, late_kept=1)
 
 
 def test_one_operation_is_waited_for(clock):
-    device = Device(issues_async=True)
+    device = Device(clock)
     run_once(operation(clock, 3, 40), device)
     assert clock.now == 43
     assert device.synchronized == 1
@@ -280,12 +287,27 @@ def test_the_garbage_collector_rests_while_time_is_taken_and_is_as_it_was_after(
     was = gc.isenabled()
     try:
         gc.enable() if enabled else gc.disable()
-        time_isolated(issue, Device(issues_async=True), Deadlines(clock), 2)
-        time_pipelined(issue, Device(issues_async=True), Deadlines(clock), 2)
+        time_isolated(issue, Device(clock), Deadlines(clock), 2)
+        time_pipelined(issue, Device(clock), Deadlines(clock), 2)
         assert gc.isenabled() is enabled
     finally:
         gc.enable() if was else gc.disable()
     assert seen == [False] * 4
+
+
+def test_the_garbage_collector_comes_back_after_a_failure(clock):
+    def issue(async_op):
+        raise RuntimeError("the peer is gone")
+
+    was = gc.isenabled()
+    try:
+        gc.enable()
+        for measure in (time_isolated, time_pipelined):
+            with pytest.raises(RuntimeError, match="gone"):
+                measure(issue, Device(clock), Deadlines(clock), 2)
+            assert gc.isenabled()
+    finally:
+        gc.enable() if was else gc.disable()
 
 
 def test_a_late_call_on_the_real_clock_shows_in_the_reading():
@@ -295,6 +317,10 @@ def test_a_late_call_on_the_real_clock_shows_in_the_reading():
         def wait(self):
             return timing.now_ns()
 
-    times = time_isolated(lambda async_op: time.sleep(0.02), Device(issues_async=True), Now(), 2)
+        def measured(self, elapsed_ns):
+            assert elapsed_ns >= 20 * MS
+
+    device = Device(Clock())
+    times = time_isolated(lambda async_op: time.sleep(0.02), device, Now(), 2)
     assert min(times.entered_ns) >= 20 * MS
     assert all(left >= entered for entered, left in zip(times.entered_ns, times.left_ns, strict=True))
