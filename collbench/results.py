@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from collbench.errors import InputError
+from collbench.errors import InputError, JobError
 
 if TYPE_CHECKING:
     import pandas
@@ -172,7 +172,8 @@ class ResultsWriter:
         self._checked_end = False
 
     def append(self, record: Record) -> None:
-        """Write one record. A value that JSON cannot hold (NaN, inf) is a programming error: ValueError."""
+        """Write one record. JobError where the disk takes no more. A value that JSON cannot hold (NaN, inf) is a
+        programming error: ValueError."""
         line = json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n"
         try:
             if not self._checked_end:
@@ -180,7 +181,7 @@ class ResultsWriter:
             self._file.write(line.encode())
             self._file.flush()
         except OSError as error:
-            raise InputError(
+            raise JobError(
                 f"{self.path}: cannot write ({error.strerror}): what was written so far reads; "
                 "make room and run the same command to finish"
             ) from None

@@ -16,6 +16,7 @@ from collbench.collectives import COLLECTIVES, REDOPS
 from collbench.dtypes import DTYPES
 from collbench.errors import EXIT_INPUT, InputError
 from collbench.measure.keeping import Keeping
+from collbench.measure.process import Verdict, die_with_parent
 from collbench.nccl_json import check_json_path
 from collbench.results import ResultsWriter
 from collbench.resume import done_cells
@@ -109,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     keeping = _keeping(args, sweep)
     join_timeout_s = seconds_of("--join-timeout", args.join_timeout) if args.join_timeout is not None else None
     if is_worker() and not args.dry_run:
+        die_with_parent(os.getppid())  # at once: to import torch takes seconds
         from collbench.measure.worker import run_sweep
 
         return run_sweep(sweep, keeping, args.json, args.debug, join_timeout_s)
@@ -132,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"collbench: {started} on this machine ({why}); results in {output}", file=sys.stderr)
     verdict = launch(["run", *args.argv, "--backend", backend], ranks, backend)
     if verdict.exit_code and verdict.reason:
-        print(f"collbench: {verdict.reason}{_kept(verdict.exit_code, output)}", file=sys.stderr)
+        print(f"collbench: {verdict.reason}{_kept(verdict, output)}", file=sys.stderr)
     return verdict.exit_code
 
 
@@ -148,8 +150,8 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     return {word: value for word in WORDS if (value := getattr(args, word, None)) not in (None, False)}
 
 
-def _kept(exit_code: int, output: Path) -> str:
-    if exit_code <= EXIT_INPUT or _is_empty(output):
+def _kept(verdict: Verdict, output: Path) -> str:
+    if verdict.exit_code <= EXIT_INPUT or _is_empty(output) or "same command" in str(verdict.reason):
         return ""
     return f"; what was measured is in {output}, the same command measures the rest"
 

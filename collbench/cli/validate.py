@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from collbench.cli.step_flags import add_step_flags, step_options
@@ -55,6 +56,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"collbench: {verdict.reason}", file=sys.stderr)
         return verdict.exit_code
 
+    from collbench.measure.process import die_with_parent
+
+    die_with_parent(os.getppid())  # at once: to import torch takes seconds
     from collbench.predict.placement import place_mesh
     from collbench.validate.step import Knobs
     from collbench.validate.worker import validate

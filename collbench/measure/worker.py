@@ -19,13 +19,13 @@ from collbench.measure.job import Job, join
 from collbench.measure.keeper import Keeper
 from collbench.measure.keeping import Keeping
 from collbench.measure.process import (
-    VERDICT_DIR,
     Verdict,
     announce,
     claim_stdout,
     die_with_parent,
     end_soon_after_a_signal,
-    write_verdict,
+    last_words,
+    leave,
 )
 from collbench.measure.rendezvous import JOIN_TIMEOUT_S, NotMet
 from collbench.measure.walk import Walk
@@ -63,10 +63,11 @@ def be_a_rank(
     warnings.filterwarnings("ignore", category=FutureWarning)  # torch's, on names that we look up in both spellings
     hosts = ["?"] * int(os.environ["WORLD_SIZE"])
     store: Any = None
-    speaks = rank == 0  # and a rank that failed by itself, not because another did
+    speaks: bool | None = None  # as `leave` has it, but for a rank that failed by itself, not because another did
     try:
         job = join(backend, timeout_s, join_timeout_s or JOIN_TIMEOUT_S)
         hosts, store = [facts.host for facts in job.facts], job.store
+        last_words(lambda error: explain(error, rank, hosts, store))
         verdict = work(job, stdout)
     except BaseException as error:
         if debug:
@@ -74,14 +75,10 @@ def be_a_rank(
         verdict = explain(error, rank, hosts, store)
         if isinstance(error, NotMet):
             speaks = error.speaks
-        else:
-            speaks = speaks or (isinstance(error, Exception) and not is_broken_peer(error))
+        elif isinstance(error, Exception) and not is_broken_peer(error):
+            speaks = True
     stdout.flush()
-    write_verdict(f"rank-{rank}", verdict)
-    if verdict.exit_code and verdict.reason and speaks and VERDICT_DIR not in os.environ:
-        print(f"collbench: {verdict.reason}", file=sys.stderr, flush=True)
-    if verdict.exit_code > 1:
-        os._exit(verdict.exit_code)  # a broken group cannot be destroyed: it would wait for those that are gone
+    leave(rank, verdict, speaks)
     dist.destroy_process_group()
     return verdict.exit_code
 
@@ -90,6 +87,14 @@ def walk(job: Job, sweep: Sweep, keeping: Keeping, debug: bool, table: TextIO) -
     """Measure all that is missing in the file. The verdict, also on a failure, is the last record there."""
     hosts = [facts.host for facts in job.facts]
     keeper: Keeper | None = None
+
+    def end(error: BaseException) -> Verdict:
+        verdict = explain(error, job.rank, hosts, job.store)
+        if keeper is not None:
+            keeper.end(verdict)
+        return verdict
+
+    last_words(end)
     try:
         groups, unformed = form_kinds(sweep.group, job.layout)
         check_root(sweep, groups)
@@ -99,10 +104,7 @@ def walk(job: Job, sweep: Sweep, keeping: Keeping, debug: bool, table: TextIO) -
     except BaseException as error:
         if debug:
             traceback.print_exc()
-        verdict = explain(error, job.rank, hosts, job.store)
-        if keeper is not None:
-            keeper.end(verdict)
-        return verdict
+        return end(error)
 
 
 def _share(job: Job, verdict: Verdict) -> Verdict:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -125,7 +123,8 @@ def test_json_is_the_only_thing_on_stdout_and_wrong_types_are_skips(collbench, t
     document = json.loads(done.stdout)
     assert set(document) == {"runs", "measurements", "skips"}
     assert {record["dtype"] for record in document["measurements"]} == {"float32"}
-    assert len(document["skips"]) == 4 and "Invalid scalar type" in document["skips"][0]["reason"]
+    [skip] = document["skips"]  # one for all sizes, halves and regimes
+    assert skip["dtype"] == "float8_e4m3fn" and "Invalid scalar type" in skip["reason"]
     isolated = [record for record in document["measurements"] if record["timing"] == "isolated"]
     assert all(len(record["samples_us"]) == 2 for record in isolated)
 
@@ -185,61 +184,6 @@ def _free_port():
         return probe.getsockname()[1]
 
 
-# --- runs that are killed ------------------------------------------------------------------------------------------
-
-SLOW = ["--collective", "all_reduce", "-b", "1M", "-e", "4M", "-n", "30", "-w", "1"]
-
-
-def start(path, *extra):
-    environment = {name: value for name, value in os.environ.items() if name != "RANK"} | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "collbench", "run", *SLOW, *extra, "-o", str(path)]
-    process = subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    give_up = time.monotonic() + 60
-    while not path.exists() or path.read_text().count("measurement") < 2:
-        assert process.poll() is None and time.monotonic() < give_up
-        time.sleep(0.02)
-    torchrun = children(process.pid)[0]
-    return process, torchrun, sorted(children(torchrun))
-
-
-def children(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def end(process, *pids):
-    """The finished process's stderr; fails where one of `pids` outlives it."""
-    stderr = process.communicate(timeout=60)[1]
-    give_up = time.monotonic() + 10
-    while alive := [pid for pid in pids if Path(f"/proc/{pid}/cmdline").exists() and is_running(pid)]:
-        assert time.monotonic() < give_up, f"still running: {alive}"
-        time.sleep(0.05)
-    return stderr
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.parametrize("victim", ["rank 1", "rank 0", "torchrun"])
-def test_a_killed_run_reads_and_the_same_command_finishes_the_rest(victim, tmp_path, collbench):
-    path = tmp_path / "r.jsonl"
-    process, torchrun, ranks = start(path)
-    os.kill({"rank 0": ranks[0], "rank 1": ranks[1], "torchrun": torchrun}[victim], signal.SIGKILL)
-    stderr = end(process, torchrun, *ranks)
-    assert process.returncode == 3 and f"{victim} was killed by SIGKILL" in stderr and "Traceback" not in stderr
-    before = load_results(path).measurements
-    finished = collbench("run", *SLOW, "-o", path)
-    assert finished.returncode == 0, finished.stderr
-    after = load_results(path).measurements
-    assert after[: len(before)] == before
-    assert len(after) == 3 * 2 * 2 and len(set(map(key, after))) == len(after)
-
-
 def test_a_torn_last_line_is_overwritten(tmp_path, collbench):
     path = tmp_path / "r.jsonl"
     arguments = ["run", "--collective", "broadcast", "-b", "64", "-e", "64", "-n", "2", "-o", path]
@@ -249,33 +193,3 @@ def test_a_torn_last_line_is_overwritten(tmp_path, collbench):
     again = collbench(*arguments)
     assert again.returncode == 0 and "torn" in again.stderr
     assert len({key(record) for record in load_results(path).measurements}) == 4
-
-
-def test_ctrl_c_ends_all_ranks_within_5_s_and_keeps_the_results(tmp_path):
-    path = tmp_path / "r.jsonl"
-    process, torchrun, ranks = start(path)
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    end(process, torchrun, *ranks)
-    assert time.monotonic() - began < 5 and process.returncode == 130
-    assert load_results(path).ends[-1]["exit_code"] == 130
-
-
-def test_a_rank_that_hangs_is_named_after_the_timeout(tmp_path):
-    path = tmp_path / "r.jsonl"
-    process, torchrun, ranks = start(path, "--timeout", "2")
-    os.kill(ranks[1], signal.SIGSTOP)
-    stderr = end(process, torchrun, *ranks)
-    assert process.returncode == 3 and "rank 1 (host" in stderr
-    assert load_results(path).ends[-1]["exit_code"] == 3
-
-
-def test_the_overhead_benchmark_runs_and_prints_a_ratio_for_every_size():
-    command = [sys.executable, "-m", "tests.bench_overhead", "--blocks", "6", "--iterations", "2"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    ratios = re.findall(r"(pipelined|isolated) +(\d+) B  worker/bare (\d+\.\d+)", done.stdout)
-    assert [(timing, int(size)) for timing, size, _ in ratios] == [
-        (timing, size) for timing in ("pipelined", "isolated") for size in (8, 64, 512, 4096, 65536)
-    ]
-    assert all(float(ratio) > 0 for *_, ratio in ratios)
