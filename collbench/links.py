@@ -21,7 +21,7 @@ _MEDIAN_OVER_MEAN = 1.2533  # sigma of a median over sigma of a mean
 _Z95, _Z5_TO_95 = 2 * 1.960, 2 * 1.645  # widths of an interval, in sigma
 
 # What one table is made of; nothing is pooled over these.
-_KEY = ("group", "collective", "dtype", "redop", "concurrent", "backend", "world_size")
+_KEY = ("group", "collective", "dtype", "redop", "concurrent", "backend", "world_size", "mode")
 _FIRST = ("all_reduce", "send_recv")
 _PREFERRED = {BANDWIDTH: "pipelined", LATENCY: "isolated"}
 
@@ -242,6 +242,5 @@ def _sigma_within(record: Record) -> float | None:
     low, high = record.get("time_p5_us"), record.get("time_p95_us")
     if not low or not high:
         return None
-    # A pipelined record does not say how many batches its percentiles are of.
-    samples = record.get("iterations") or 1 if record["timing"] == "isolated" else 1
+    samples = record.get("iterations" if record["timing"] == "isolated" else "batches") or 1
     return _MEDIAN_OVER_MEAN * math.log(high / low) / _Z5_TO_95 / math.sqrt(samples)

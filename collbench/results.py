@@ -99,8 +99,10 @@ class ResultsFile:
     torn_at_byte: int | None = None
 
     def as_document(self) -> dict[str, list[Record]]:
-        """What `run --json` and `show --json` print."""
-        return {"runs": self.runs, "measurements": self.measurements, "skips": self.skips}
+        """What `run --json` and `show --json` print; kinds of records that not every file has, where it has them."""
+        document = {"runs": self.runs, "measurements": self.measurements, "skips": self.skips}
+        more = {"aggregates": self.aggregates, "overlaps": self.overlaps}
+        return document | {name: records for name, records in more.items() if records}
 
 
 def cell_key(record: Record) -> tuple[Any, ...]:

@@ -466,5 +466,5 @@ def _contradictions(sweep: Sweep) -> Iterator[tuple[str, str, str]]:
         yield "with_compute", "timing", "a collective beside a matrix product is timed alone, in the isolated regime"
     if sweep.per_iter and "pipelined" not in sweep.timing:
         yield "per_iter", "timing", "it times the operations of the pipelined regime (isolated ones are timed singly)"
-    if sweep.per_iter and sweep.per_iter_skip >= sweep.iters:
+    if sweep.per_iter and not sweep.precision and sweep.per_iter_skip >= sweep.iters:
         yield "per_iter_skip", "iters", f"of {sweep.iters} iterations none would be left"

@@ -23,6 +23,7 @@ BASE = [
     "columns",
     "aggregates",
     "contention",
+    "overlaps",
     "links",
     "slow_links",
     "nccl_style",

@@ -82,7 +82,9 @@ def test_records_of_other_kinds_are_kept_apart_from_measurements(tmp_path):
     results = load_results(path)
     for name, record in OF_KINDS.items():
         assert getattr(results, name) == [record, record]
-    assert results.as_document() == {"runs": [run_record()], "measurements": [measurement()], "skips": []}
+    of_kinds = {name: [OF_KINDS[name]] * 2 for name in ("aggregates", "overlaps")}
+    plain = {"runs": [run_record()], "measurements": [measurement()], "skips": []}
+    assert results.as_document() == plain | of_kinds
     assert len(read_results(path)) == 1
 
 

@@ -363,10 +363,6 @@ def test_a_bad_file_names_its_line_and_what_was_expected(toml, text, complaint):
             {"per_iter_timing": "1", "per_iter_skip": "5", "iters": "5"},
             "--per-iter-skip does not go with --iters: of 5 iterations none would be left",
         ),
-        (
-            {"per_iter_timing": "1", "per_iter_skip": "20"},
-            "--per-iter-skip does not go with --iters: of 20 iterations none would be left",
-        ),
         ({"agg_iters": "4", "timing": "isolated"}, "--agg-iters does not go with --timing"),
         ({"blocking": "1", "timing": "isolated"}, "--blocking does not go with --timing"),
         ({"cudagraph": "1", "timing": "isolated"}, "--cudagraph does not go with --timing"),

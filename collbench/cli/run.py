@@ -13,10 +13,10 @@ from collbench.cli.nccl_flags import HELP, refuse_impossible
 from collbench.cli.table_flags import add_table_flags, table_style
 from collbench.cli.table_flags import normalize as normalize_table_flags
 from collbench.collectives import COLLECTIVES, REDOPS
-from collbench.dtypes import DTYPES
 from collbench.errors import EXIT_INPUT, InputError
 from collbench.measure.keeping import Keeping
 from collbench.measure.process import Verdict, die_with_parent
+from collbench.measure.slots import largest_slot_bytes
 from collbench.nccl_json import check_json_path
 from collbench.results import ResultsWriter
 from collbench.resume import done_cells
@@ -171,15 +171,14 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
     seconds, memory = 0.0, 0
     for cell in cells:
         of_kind = groups[cell.group]
-        collective, sent = COLLECTIVES[cell.collective], cell.message(len(of_kind[0]))
+        sent = cell.message(len(of_kind[0]))
         call_s = _ASSUMED_CALL_S + sent.size_bytes / 1e9 / _ASSUMED_GBps
         timed_s = min(_ASSUMED_SAMPLES * call_s, max(sweep.budget_s, 3 * call_s))
         if not sweep.precision:
             timed_s = sweep.iters * sweep.agg_iters * max(1, sweep.cudagraph) * call_s
         calls_s = (1 + sweep.warmup_iters + sweep.check) * call_s + timed_s
         seconds += (in_turn[cell.group] if cell.concurrent else len(of_kind)) * (_NO_COLLECTIVE_S + calls_s)
-        elements = collective.elements(sent.count, len(of_kind[0]))
-        memory = max(memory, (max(elements) if cell.in_place else sum(elements)) * DTYPES[cell.dtype].itemsize)
+        memory = max(memory, largest_slot_bytes(cell, of_kind, sweep.unalign))
     passes = max(1, sweep.passes)
     plan = {
         "cells": passes * len(cells),
@@ -197,6 +196,6 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
     sizes = [cell.requested_bytes for cell in cells] or [0]
     from_to = f"{format_size(min(sizes))} to {format_size(max(sizes))}"
     print(f"cells: {plan['cells']} ({', '.join(sweep.collective)}; {from_to})")
-    print(f"memory: {format_size(memory)} a rank for buffers")
+    print(f"memory: {format_size(memory)} a rank for the largest buffers (and at least twice the last-level cache)")
     endless = ", and again until it is stopped" if sweep.passes == ENDLESS else ""
     print(f"time: about {passes * seconds:.0f} s{endless}, at {plan['assumes']}")

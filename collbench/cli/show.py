@@ -19,6 +19,7 @@ from collbench.errors import InputError
 from collbench.nccl_json import check_json_path, write_json
 from collbench.nccl_style import TableStyle
 from collbench.nccl_table import Printer, has_columns, places, rows_of, shown_timing
+from collbench.overlaps import overlap_lines
 from collbench.results import Record, ResultsFile, load_results
 from collbench.sweep import identity_of
 from collbench.units import format_size
@@ -165,12 +166,9 @@ def _note(text: str) -> None:
 
 
 def _print_table(results: ResultsFile) -> None:
-    measurements, aggregates = [], []
+    measurements: list[Record] = []
     for runs, measured in _sweeps(results):
-        ids = {run["run_id"] for run in runs}
-        of_groups = [record for record in results.aggregates if record["run_id"] in ids]
         measurements += sorted(measured, key=places(measured, runs[0]))
-        aggregates += sorted(of_groups, key=places(of_groups, runs[0]))
     for line in _table(measurements):
         print(line)
     if any(record.get("precise") is False for record in measurements):
@@ -178,9 +176,18 @@ def _print_table(results: ResultsFile) -> None:
     for skip in results.skips:
         size = "" if skip.get("size_bytes") is None else f" {format_size(skip['size_bytes'])}"
         print(f"skipped: {skip['collective']} {skip['group']}{size}: {skip['reason']}")
-    for lines in (aggregate_lines(aggregates), contention_lines(measurements)):
-        if lines:
-            print("", *lines, sep="\n")
+    # Whatever the sweep: groups together and alone may stand in two.
+    networks = {run["run_id"]: (run.get("backend"), run.get("world_size")) for run in results.runs}
+    for network in dict.fromkeys(networks.values()):
+        measured, aggregates, overlaps = (
+            [record for record in records if networks[record["run_id"]] == network]
+            for records in (measurements, results.aggregates, results.overlaps)
+        )
+        aggregates.sort(key=places(aggregates, results.runs[0]))
+        overlaps.sort(key=places(overlaps, results.runs[0]))
+        for lines in (aggregate_lines(aggregates), contention_lines(measured), overlap_lines(overlaps)):
+            if lines:
+                print("", *lines, sep="\n")
     for end in results.ends:
         if end.get("exit_code"):
             print(f"run {end['run_id']} ended with exit code {end['exit_code']}: {end.get('reason')}")

@@ -18,6 +18,7 @@ def aggregate(cell: Cell, records: list[Record]) -> Record:
     window_us = min(record["time_us"] for record in records)
     named = {name: value for name, value in cell.record(tuple(slowest["group_ranks"])).items() if name not in _OF_ONE}
     return {
+        "kind": "aggregate",
         **named,
         "groups": len(records),
         "time_us": slowest["time_us"],

@@ -16,9 +16,8 @@ import torch
 from collbench.collectives import COLLECTIVES
 from collbench.dtypes import DTYPES
 from collbench.measure.groups import Group
+from collbench.measure.slots import ALIGNMENT_BYTES, Slot
 from collbench.sweep import Cell
-
-ALIGNMENT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +30,6 @@ class Buffers:
     send: torch.Tensor
     recv: torch.Tensor
     shares: tuple[torch.Tensor, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """Where one call's tensors lie: offsets in bytes and numbers of elements, and the bytes to the next slot."""
-
-    send_bytes: int
-    sent: int
-    recv_bytes: int
-    received: int
-    stride_bytes: int
-
-
-def slot_of(cell: Cell, nranks: int, rank: int = 0, unalign: int = 0) -> Slot:
-    """The slot of a cell for one rank of a group; in place, the smaller buffer is the rank's own part of the larger
-    (nccl-tests' in-place layout). `unalign` elements are left free before each buffer."""
-    collective, itemsize = COLLECTIVES[cell.collective], DTYPES[cell.dtype].itemsize
-    count = cell.message(nranks).count
-    sent, received = collective.elements(count, nranks)
-    free = unalign * itemsize
-    if not cell.in_place:
-        second = _aligned(free + sent * itemsize)
-        return Slot(free, sent, second + free, received, second + _aligned(free + received * itemsize))
-    own = free + rank * count * itemsize
-    stride = _aligned(free + max(sent, received) * itemsize)
-    return Slot(own if sent < received else free, sent, own if received < sent else free, received, stride)
-
-
-def _aligned(size_bytes: int) -> int:
-    return max(1, -(-size_bytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 
 class Arena:

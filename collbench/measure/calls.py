@@ -7,10 +7,11 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
-from collbench.measure.buffers import Arena, Slot
+from collbench.measure.buffers import Arena
 from collbench.measure.device import Device
 from collbench.measure.groups import Group
 from collbench.measure.operations import OPERATIONS
+from collbench.measure.slots import Slot
 from collbench.measure.timing import Issue
 from collbench.sweep import Cell
 
@@ -43,9 +44,13 @@ def coalesced(one: Issue, operations: int, cell: Cell, group: Group, device: Dev
     where = None if device.backend == "gloo" else device.torch_device
 
     def issue(async_op: bool) -> Any:
-        with manager(group=group.handle, device=where, async_ops=True) as works:
-            for _ in range(operations):
-                one(False)
+        try:
+            with manager(group=group.handle, device=where, async_ops=True) as works:
+                for _ in range(operations):
+                    one(False)
+        except BaseException:  # else every later call in this group would be queued, and never run
+            distributed_c10d._world.pg_coalesce_state.pop(group.handle, None)
+            raise
         return works
 
     return issue

@@ -13,13 +13,14 @@ from itertools import accumulate
 
 from collbench.collectives import COLLECTIVES, bandwidths_GBps
 from collbench.measure import calls, operations, samples, timing
-from collbench.measure.buffers import Arena, slot_of
+from collbench.measure.buffers import Arena
 from collbench.measure.clock import now_ns
 from collbench.measure.failure import first_line, is_broken_peer
 from collbench.measure.groups import Group
 from collbench.measure.job import Job
 from collbench.measure.overlap import measure_overlap, overlap_record
 from collbench.measure.process import here
+from collbench.measure.slots import slot_of
 from collbench.measure.timing import RankTimes
 from collbench.results import Record
 from collbench.sweep import Cell, Sweep
@@ -67,7 +68,8 @@ class CellMeasurement:
         self._per_call = 1
         if cell.timing == "pipelined":
             self._per_call = sweep.agg_iters * (sweep.iters if sweep.cudagraph else 1)
-        self._of_ranks: list[RankTimes] = [RankTimes() for _ in range(job.world_size)]  # filled on rank 0
+        # Every rank's readings, on rank 0.
+        self._of_ranks = [RankTimes() for _ in range(job.world_size if job.rank == 0 else 0)]
 
     def run(self) -> Found:
         first_call_ns, refusal = self._probe()
@@ -157,8 +159,7 @@ class CellMeasurement:
         length = self._sweep.cudagraph or self._sweep.iters
         if not self._fixed:
             length = min(length, max(_LEAST_OPERATIONS, math.ceil(_BATCH_S / max(call_s, 1e-9))))
-        if self._sweep.per_iter:
-            length = max(length, self._sweep.per_iter_skip + _LEAST_OPERATIONS)
+            length = max(length, self._sweep.per_iter_skip + _LEAST_OPERATIONS * bool(self._sweep.per_iter))
         return max(1, min(length, self._fits(call_s)))
 
     def _first_samples(self, sample_s: float) -> int:
@@ -279,5 +280,5 @@ class CellMeasurement:
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         if self._sweep.per_iter and self._cell.timing == "pipelined":
-            record["per_iter"] = samples.per_iteration(times, self._sweep.per_iter_skip, self._per_call)
+            record["per_iter"] = samples.per_iteration(times, length, self._sweep.per_iter_skip, self._per_call)
         return record

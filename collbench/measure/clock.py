@@ -18,7 +18,7 @@ now_ns = time.perf_counter_ns
 
 _PINGS = 20
 _LEAST_SLACK_NS = 100_000  # from the last rank's arrival to the deadline
-_MOST_SLACK_NS = 2_000_000  # on a busy machine more time stops helping
+_MOST_SLACK_NS = 1_000_000  # for each doubling of the ranks; on a busy machine more time stops helping
 _AWAKE_NS = 150_000  # before the deadline a rank is awake; longer waits are slept, which a busy machine repays
 _LATE_NS = 20_000  # a rank may be this much later than the deadline,
 _LATE_PART = 100  # or this part of what is measured, before the sample is void
@@ -94,6 +94,7 @@ class Deadline:
         self._late = False
         self._stops = STOPS.count
         self._learned_ns = _LEAST_SLACK_NS
+        self._most_slack_ns = _MOST_SLACK_NS * max(2, (control.world_size - 1).bit_length())
         self.previous_void = False
         self.times_late = 0  # of this rank, since the start of the job
 
@@ -104,7 +105,7 @@ class Deadline:
         last_arrival, late, learned_ns = self._control.maximum(mine)
         self.previous_void = bool(late)
         self._learned_ns = now_ns() - (last_arrival - self._offset_ns)
-        slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), _MOST_SLACK_NS)
+        slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), self._most_slack_ns)
         deadline = last_arrival - self._offset_ns + slack_ns
         remaining = deadline - now_ns()
         if remaining > 2 * _AWAKE_NS:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from collbench.measure.device import Device
 from collbench.topology import Groups, rounds
 
 
@@ -37,8 +39,8 @@ class Formed:
         return next((group for index in indices if (group := self.groups[index]) is not None), None)
 
 
-def form_kind(rank: int, of_kind: Groups, backend: str, timeout_s: float) -> Formed:
-    """Create the groups of one kind that this rank is in.
+def form_kind(rank: int, of_kind: Groups, device: Device, timeout_s: float) -> Formed:
+    """Create and connect the groups of one kind that this rank is in.
 
     A rank creates no group that it is not in (`use_local_synchronization`): 4096 ranks on 512 nodes would else create
     520 groups each. All ranks go through the rounds of groups in one order, so that groups that share ranks (pairs)
@@ -51,8 +53,11 @@ def form_kind(rank: int, of_kind: Groups, backend: str, timeout_s: float) -> For
         mine = next((index for index in together if rank in of_kind[index]), None)
         ranks = (rank,) if mine is None else of_kind[mine]
         handle = dist.new_group(
-            list(ranks), backend=backend, timeout=timedelta(seconds=timeout_s), use_local_synchronization=True
+            list(ranks), backend=device.backend, timeout=timedelta(seconds=timeout_s), use_local_synchronization=True
         )
+        if len(ranks) > 1:  # backends connect at the first operation, which is no part of any measured one
+            dist.all_reduce(torch.zeros(1, device=device.torch_device), group=handle)
+            device.synchronize()
         if mine is not None:
             groups[mine] = Group(handle, ranks, ranks.index(rank))
     return Formed(groups, time.perf_counter() - begun)

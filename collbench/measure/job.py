@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from collbench.errors import InputError
+from collbench.errors import CollbenchError, InputError, JobError
 from collbench.measure.clock import Deadline, offset_to_rank0_ns
 from collbench.measure.control import Control
 from collbench.measure.device import Device, default_backend, open_device
@@ -74,10 +74,7 @@ class Job:
 
         Called by all ranks together, with the groups in one order.
         """
-        return {
-            kind: form_kind(self.rank, of_kind, self.device.backend, timeout_s).groups
-            for kind, of_kind in groups.items()
-        }
+        return {kind: form_kind(self.rank, of_kind, self.device, timeout_s).groups for kind, of_kind in groups.items()}
 
 
 def join(backend: str, timeout_s: float, join_timeout_s: float = JOIN_TIMEOUT_S) -> Job:
@@ -88,12 +85,16 @@ def join(backend: str, timeout_s: float, join_timeout_s: float = JOIN_TIMEOUT_S)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(_first(*_LOCAL_RANK) or 0)
     local_world_size = int(_first("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") or world_size)
-    device, refusal = None, None
+    backend = backend or default_backend()
+    device: Device | None = None
+    refusal: CollbenchError | None = None  # which the others wait to hear
     try:
-        device = open_device(backend or default_backend(), local_rank, local_world_size)
+        device = open_device(backend, local_rank, local_world_size)
     except InputError as error:
-        refusal = error  # which the others wait to hear
-    meeting = meet(rank, world_size, arrive(refusal), join_timeout_s)
+        refusal = error
+    except RuntimeError as error:
+        refusal = JobError(f"rank {rank} (host {socket.gethostname()}) cannot use its GPU: {first_line(error)}")
+    meeting = meet(rank, world_size, arrive(refusal, backend), join_timeout_s)
     assert device is not None
     node = _first("GROUP_RANK", "SLURM_NODEID")
     mine = RankFacts(

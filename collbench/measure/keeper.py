@@ -26,7 +26,8 @@ from collbench.measure.preflight import head_lines, run_fields
 from collbench.measure.process import VERDICT_DIR, Verdict
 from collbench.nccl_json import write_json
 from collbench.nccl_table import Printer, Row, places
-from collbench.results import SCHEMA, Record, ResultsWriter, cell_key
+from collbench.overlaps import overlap_lines
+from collbench.results import SCHEMA, Record, ResultsWriter, cell_key, load_results
 from collbench.resume import done_cells
 from collbench.sweep import Cell, Sweep
 from collbench.topology import Groups
@@ -51,7 +52,6 @@ class Keeper:
         self._due: deque[list[Cell]] = deque()  # rows of the table that are not printed yet, in its order
         self._gone: set[Any] = set()  # rows of which a cell was skipped
         self._skipped: set[Any] = set()  # skips that have been told of
-        self._aggregates: list[Record] = []
         self._counts = {"measurements": 0, "skips": 0}
         self._writer: ResultsWriter | None = None
         self._begun = False
@@ -70,15 +70,16 @@ class Keeper:
             done = done_cells(self._output, sweep, world_size, backend, self._keeping.append)
         self._known = {cell_key(record): record for record in done}
 
-    def has(self, cell: Cell) -> bool:
-        """Whether the file holds this cell for every group of its kind."""
-        return all(cell_key(cell.record(ranks)) in self._known for ranks in self._groups[cell.group])
+    def has(self, cell: Cell, groups: Groups | None = None) -> bool:
+        """Whether the file holds this cell for these groups, or for every group of its kind."""
+        groups = self._groups[cell.group] if groups is None else groups
+        return all(cell_key(cell.record(ranks)) in self._known for ranks in groups)
 
     def begin(self, planned: list[Cell], missing: int) -> None:
         """A pass begins, of which so many cells are missing. Before the first one that is not complete, write the run
         record and the groups that cannot be formed."""
         self._print_rows(to_the_end=True)
-        self._due = _rows(planned, self._shown)
+        self._due, self._gone = _rows(planned, self._shown), set()
         if self._begun or (not missing and self._known):
             return
         say = self._printer.comment
@@ -112,6 +113,9 @@ class Keeper:
             self._keep_skip(cell, found.skipped, found.refused)
             self._gone.add(_row_key(cell))
         new = [record for record in found.records if cell_key(record) not in self._known]
+        # Before the measurements, without which all of it is measured again.
+        for record in (*found.overlaps, *found.aggregates) if new else ():
+            self._write({**record, "run_id": self.run["run_id"]})
         for record in new:
             self._known[cell_key(record)] = record
             self._write({"kind": "measurement", "run_id": self.run["run_id"], **record})
@@ -121,12 +125,6 @@ class Keeper:
                     f"collbench: WRONG DATA: {record['wrong']} elements of {cell.collective} in group "
                     f"{cell.group} {record['group_ranks']}, {record['size_bytes']} bytes"
                 )
-        if new:
-            self._aggregates += found.aggregates
-            for record in found.aggregates:
-                self._write({"kind": "aggregate", "run_id": self.run["run_id"], **record})
-            for record in found.overlaps:
-                self._write({**record, "run_id": self.run["run_id"]})
         self._print_rows(to_the_end=False)
 
     def finish(self, memory_bytes: dict[str, int]) -> Verdict:
@@ -135,8 +133,7 @@ class Keeper:
         self._printer.close(memory_bytes)
         known = list(self._known.values())
         known.sort(key=places(known, self.run))
-        aggregates = sorted(self._aggregates, key=places(self._aggregates, self.run))
-        for line in (*aggregate_lines(aggregates), *contention_lines(known), *self._imprecise(known)):
+        for line in (*self._of_groups(known), *contention_lines(known), *self._imprecise(known)):
             self._printer.comment(f"collbench: {line}")
         if self._last_reason is not None:
             measured, skips = self._counts["measurements"], self._counts["skips"]
@@ -198,6 +195,20 @@ class Keeper:
             [self._known[cell_key(cell.record(ranks))] for ranks in self._groups[cell.group]] for cell in row
         )
         return left, right
+
+    def _of_groups(self, known: list[Record]) -> list[str]:
+        """What the file says of groups together and of collectives beside products, of this run and those before."""
+        if not self._output.is_file():  # /dev/null
+            return []
+        ids = {self.run["run_id"], *(record.get("run_id") for record in known)}
+        results = load_results(self._output)
+        aggregates, overlaps = (
+            [record for record in records if record["run_id"] in ids]
+            for records in (results.aggregates, results.overlaps)
+        )
+        for records in (aggregates, overlaps):
+            records.sort(key=places(records, self.run))
+        return [*aggregate_lines(aggregates), *overlap_lines(overlaps)]
 
     def _imprecise(self, measured: list[Record]) -> Iterator[str]:
         """What the reader must know of how well the times are known."""

@@ -107,10 +107,13 @@ def differences(ranks: Sequence[tuple[str, Settings]]) -> list[str]:
             of_host.setdefault(host, set()).add(value)
         by_host = all(len(of_one) == 1 for of_one in of_host.values())
         parts = []
-        for value, _ in Counter(values).most_common():
+        usual = Counter(values).most_common()
+        for value, _ in usual[:SHOWN]:
             where = [rank for rank, other in enumerate(values) if other == value]
             place = few(ranks[rank][0] for rank in where) if by_host else rank_names(where)
             parts.append(f"{'unset' if value is None else value} on {place}")
+        if len(usual) > SHOWN:
+            parts.append(f"{len(usual) - SHOWN} other values on the other ranks")
         found.append(f"{name}: {'; '.join(parts)}")
     return found
 

@@ -21,7 +21,7 @@ from typing import Any
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 import collbench
-from collbench.errors import EXIT_DONE, EXIT_INPUT, EXIT_JOB, CollbenchError, InputError
+from collbench.errors import EXIT_DONE, EXIT_JOB, CollbenchError, InputError
 from collbench.measure.failure import first_line
 from collbench.measure.interfaces import Choice, choose_for_gloo, read_interfaces
 from collbench.measure.names import few, rank_names
@@ -57,6 +57,7 @@ class Arrival:
     gloo_fix: str | None = None
     refusal: str | None = None
     exit_code: int = EXIT_DONE
+    backend: str | None = None
 
     @staticmethod
     def read(told: str | bytes) -> Arrival:
@@ -83,11 +84,11 @@ class Meeting:
         return chosen.decode() == str(rank)
 
 
-def arrive(refusal: InputError | None = None) -> Arrival:
-    """This rank's arrival; `refusal` is what already keeps it from taking part."""
+def arrive(refusal: CollbenchError | None = None, backend: str | None = None) -> Arrival:
+    """This rank's arrival; `refusal` is what already keeps it from taking part, `backend` what it would use."""
     host = socket.gethostname()
     gloo = choose_for_gloo(os.environ, host, read_interfaces())
-    reason, code = (str(refusal), EXIT_INPUT) if refusal else (_cannot_use(gloo, host), EXIT_JOB)
+    reason, code = (str(refusal), refusal.exit_code) if refusal else (_cannot_use(gloo, host), EXIT_JOB)
     return Arrival(
         host,
         os.getpid(),
@@ -98,6 +99,7 @@ def arrive(refusal: InputError | None = None) -> Arrival:
         gloo.fix,
         reason,
         code if reason else EXIT_DONE,
+        backend,
     )
 
 
@@ -341,6 +343,12 @@ def judge(arrivals: dict[int, Arrival], missing: Sequence[int]) -> tuple[int, st
     versions = {rank: arrival.version for rank, arrival in arrivals.items()}
     if len(set(versions.values())) > 1:
         return EXIT_JOB, _mixed_versions(versions, arrivals)
+    backends = {str(arrival.backend): rank for rank, arrival in reversed(arrivals.items())}
+    if len(backends) > 1:
+        each = "; ".join(f"{backend}: rank {r} (host {arrivals[r].host})" for backend, r in sorted(backends.items()))
+        return EXIT_JOB, (
+            f"the ranks would use different backends ({each}): 'collbench env' there says why; or say --backend"
+        )
     machines = {arrival.machine for arrival in arrivals.values()}
     if missing or None in machines or len(machines) == 1:
         return EXIT_DONE, None

@@ -132,15 +132,15 @@ def _spread(samples_us: list[float]) -> dict[str, Any]:
     return dict(zip(_SPREAD, [*quantiles, None if interval is None else list(interval)], strict=True))
 
 
-def per_iteration(times: list[RankTimes], skipped: int, per_call: int = 1) -> dict[str, Any]:
+def per_iteration(times: list[RankTimes], batch: int, skipped: int, per_call: int = 1) -> dict[str, Any]:
     """nccl-tests' -I (util.cu): of each operation's time (each of the `per_call` of a coalesced call has an equal part)
-    the maximum over ranks, without the first `skipped`; those are kept where there are no others.
+    the maximum over ranks, without the first `skipped` of every batch; those are kept where there are no others.
 
     p95 and p99 are nearest-rank, p50 is the upper median, the deviation is the population's, as there.
     """
     each_us = [max(of_ranks) / per_call / 1e3 for of_ranks in zip(*(t.iterations_ns for t in times), strict=True)]
-    skipped = skipped if skipped < len(each_us) else 0
-    each_us = each_us[skipped:]
+    skipped = skipped if skipped < batch else 0
+    each_us = [value for number, value in enumerate(each_us) if number % batch >= skipped]
     ordered, mean = sorted(each_us), sum(each_us) / len(each_us)
     deviation = math.sqrt(sum((value - mean) ** 2 for value in each_us) / len(each_us))
     return {

@@ -7,21 +7,20 @@ cell on all ranks together. Anything worse ends the job.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from collbench.errors import InputError
 from collbench.measure.aggregate import aggregate
-from collbench.measure.buffers import Arena, slot_of
+from collbench.measure.buffers import Arena
 from collbench.measure.cell import CellMeasurement, Found
 from collbench.measure.failure import first_line
 from collbench.measure.groups import Formed, form_kind
 from collbench.measure.job import Job
 from collbench.measure.keeper import Keeper
 from collbench.measure.process import here
+from collbench.measure.slots import largest_slot_bytes
 from collbench.progress import Progress
-from collbench.results import Record
 from collbench.sweep import ENDLESS, Cell, Sweep, in_order, plan_cells, refused_cell
 from collbench.topology import Groups, rounds
 
@@ -48,7 +47,8 @@ class Walk:
         else:
             self._hear()
         for sweep_pass in range(self._sweep.passes) if self._sweep.passes != ENDLESS else count():
-            self._one_pass(sweep_pass)
+            if not self._one_pass(sweep_pass):
+                break
         return self._memory_bytes()
 
     def _open(self, keeper: Keeper) -> None:
@@ -65,34 +65,50 @@ class Walk:
         if refusal is not None:
             raise InputError(refusal)
 
-    def _one_pass(self, sweep_pass: int) -> None:
+    def _one_pass(self, sweep_pass: int) -> bool:
+        """Measure what is missing of one pass; whether there is anything in it that can be measured."""
         planned = plan_cells(self._sweep, self._groups, sweep_pass)
         ordered = in_order(self._sweep, planned, sweep_pass)
-        missing: list[int] = []
+        missing: list[tuple[int, list[int]]] = []
         if self._keeper is not None:
-            missing = [index for index, cell in enumerate(ordered) if not self._keeper.has(cell)]
+            missing = [(n, rounds) for n, cell in enumerate(ordered) if (rounds := self._missing(cell, self._keeper))]
             self._keeper.begin(planned, len(missing))
-        todo = [ordered[index] for index in self._job.control.from_rank(0, missing)]
+        todo = [(ordered[index], numbers) for index, numbers in self._job.control.from_rank(0, missing)]
         if not todo:
-            return
-        self._form({cell.group for cell in todo})
+            return bool(planned)
+        self._form({cell.group for cell, _ in todo})
         if self._arena is None:
-            self._arena = self._allocate(planned)
+            self._arena = self._allocate([cell for cell, _ in todo] if self._sweep.passes == 1 else planned)
         progress = Progress(len(todo), _title(self._sweep, sweep_pass)) if self._keeper is not None else None
-        for cell in todo:
-            found = self._measure(cell)
-            if self._keeper is not None and progress is not None:
-                progress.clear()
-                self._keeper.keep(cell, found)
+        measured = False
+        for cell, numbers in todo:
+            measured |= self._measure(cell, numbers, progress)
+            if progress is not None:
                 progress.advance(f"{cell.collective} {cell.group}")
         if progress is not None:
             progress.clear()
+        return measured
+
+    def _rounds_of(self, cell: Cell) -> list[list[int]]:
+        """The groups of a cell, by index, that are measured at the same time, one round after the other."""
+        return self._rounds[cell.group] if cell.concurrent else [[n] for n in range(len(self._groups[cell.group]))]
+
+    def _ranks(self, cell: Cell, together: list[int]) -> Groups:
+        return [self._groups[cell.group][index] for index in together]
+
+    def _missing(self, cell: Cell, keeper: Keeper) -> list[int]:
+        """The rounds of a cell that the file does not hold whole."""
+        return [
+            number
+            for number, together in enumerate(self._rounds_of(cell))
+            if not keeper.has(cell, self._ranks(cell, together))
+        ]
 
     def _form(self, kinds: Iterable[str]) -> None:
         for kind in self._groups:
             if kind in kinds and kind not in self._formed:
                 timeout_s = self._sweep.timeout_s
-                formed = form_kind(self._job.rank, self._groups[kind], self._job.device.backend, timeout_s)
+                formed = form_kind(self._job.rank, self._groups[kind], self._job.device, timeout_s)
                 self._formed[kind] = formed
                 create_ns = self._job.control.maximum([round(formed.create_s * 1e9)])[0]
                 if self._keeper is not None:
@@ -101,9 +117,7 @@ class Walk:
             self._used_bytes.append(self._job.device.used_bytes())
 
     def _slot_bytes(self, cell: Cell) -> int:
-        """The most that any group of its kind needs; a share out of place is largest in the smallest group."""
-        counts = {len(ranks) for ranks in self._groups[cell.group]}
-        return max(slot_of(cell, nranks, 0, self._sweep.unalign).stride_bytes for nranks in counts)
+        return largest_slot_bytes(cell, self._groups[cell.group], self._sweep.unalign)
 
     def _allocate(self, cells: list[Cell]) -> Arena:
         """The arena for all cells that fit into the memory of every rank; the others are skipped, each in its turn."""
@@ -131,36 +145,41 @@ class Walk:
         self._used_bytes.append(self._job.device.used_bytes())
         return arena
 
-    def _measure(self, cell: Cell) -> Found:
-        """One cell, in all groups of its kind; of those that share ranks, one round after the other."""
-        of_kind = self._groups[cell.group]
+    def _measure(self, cell: Cell, numbers: list[int], progress: Progress | None) -> bool:
+        """The rounds of a cell, each kept as soon as it is measured; whether any was."""
+        reason = self._cannot(cell)
+        if reason is not None:
+            self._keep(cell, reason, progress)
+            return False
+        for number in numbers:
+            together = self._rounds_of(cell)[number]
+            found = self._measure_together(cell, together)
+            if found.skipped is not None and found.refused:
+                self._refused[_call(cell)] = found.skipped
+            if found.records and len(together) > 1 and len(together) == len(self._groups[cell.group]):
+                found.aggregates = [aggregate(cell, found.records)]
+            self._keep(cell, found, progress)
+            if found.skipped is not None:
+                return number != numbers[0]
+        return True
+
+    def _cannot(self, cell: Cell) -> Found | None:
+        """Why a cell is not even tried, if so: known to all ranks alike."""
         needed = self._slot_bytes(cell)
         if needed > self._largest_bytes:
             return Found(skipped=f"out of memory: it needs {needed} bytes on every rank, {self._largest_bytes} fit")
-        key = (cell.collective, cell.group, cell.dtype, cell.redop, cell.in_place, cell.mode)
-        if (reason := self._refused.get(key)) is not None:
-            return Found(skipped=reason, refused=True)
-        if (reason := refused_cell(cell, of_kind)) is not None:
-            self._refused[key] = reason
-            return Found(skipped=reason, refused=True)
-        records: list[Record] = []
-        overlaps: list[Record] = []
-        for together in self._rounds[cell.group] if cell.concurrent else [[index] for index in range(len(of_kind))]:
-            found = self._measure_together(cell, together)
-            if found.skipped is not None:
-                if found.refused:
-                    self._refused[key] = found.skipped
-                return replace(found, records=records)
-            records += found.records
-            overlaps += found.overlaps
-        one_round = cell.concurrent and len(self._rounds[cell.group]) == 1 and len(records) > 1
-        return Found(records, [aggregate(cell, records)] if one_round else [], overlaps)
+        reason = self._refused.get(_call(cell)) or refused_cell(cell, self._groups[cell.group])
+        return None if reason is None else Found(skipped=reason, refused=True)
+
+    def _keep(self, cell: Cell, found: Found, progress: Progress | None) -> None:
+        if self._keeper is not None and progress is not None:
+            progress.clear()
+            self._keeper.keep(cell, found)
 
     def _measure_together(self, cell: Cell, together: list[int]) -> Found:
         assert self._arena is not None
         mine = self._formed[cell.group].mine(together)
-        ranks = [self._groups[cell.group][index] for index in together]
-        return CellMeasurement(self._job, self._sweep, cell, mine, ranks, self._arena).run()
+        return CellMeasurement(self._job, self._sweep, cell, mine, self._ranks(cell, together), self._arena).run()
 
     def _memory_bytes(self) -> dict[str, int]:
         """What groups, buffers and the collectives themselves took, as nccl-tests -M tells them apart."""
@@ -169,6 +188,11 @@ class Walk:
         parts = [formed - start, allocated - formed, end - allocated, end - start]
         names = ("initialization", "user_allocated", "collective", "total")
         return dict(zip(names, (max(0, part) for part in self._job.control.maximum(parts)), strict=True))
+
+
+def _call(cell: Cell) -> tuple[Any, ...]:
+    """What a backend takes or refuses, whatever the size and the regime."""
+    return cell.collective, cell.group, cell.dtype, cell.redop, cell.in_place, cell.mode
 
 
 def _title(sweep: Sweep, sweep_pass: int) -> str:

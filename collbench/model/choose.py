@@ -46,14 +46,18 @@ class Choice:
 
 
 def layout_of(fits: Sequence[Fit]) -> Layout:
-    """The layout of the largest world group; without one, of the intra and inter groups."""
+    """The layout of the largest world group; without one, of the intra and inter groups; else of the largest."""
     world = max(((fit.nranks, fit.nnodes) for fit in fits if fit.group == "world"), default=None)
     if world is not None:
         return Layout(nodes=world[1], ranks_per_node=math.ceil(world[0] / world[1]))
-    return Layout(
-        nodes=max((fit.nnodes for fit in fits), default=1),
-        ranks_per_node=max((fit.nranks for fit in fits if fit.nnodes == 1), default=1),
-    )
+    inside, across = ([fit for fit in fits if fit.group == group] for group in ("intra", "inter"))
+    if inside or across:
+        return Layout(
+            nodes=max((fit.nnodes for fit in [*inside, *across]), default=1),
+            ranks_per_node=max((fit.nranks for fit in inside), default=1),
+        )
+    largest = max(((fit.nranks, fit.nnodes) for fit in fits), default=(1, 1))
+    return Layout(nodes=largest[1], ranks_per_node=math.ceil(largest[0] / largest[1]))
 
 
 def choose(

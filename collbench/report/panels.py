@@ -25,6 +25,7 @@ class Kind(NamedTuple):
     dtype: str | None
     in_place: bool | None
     concurrent: bool | None
+    mode: str | None = None  # of a sweep that times otherwise than training does
 
     @property
     def details(self) -> str:
@@ -33,7 +34,7 @@ class Kind(NamedTuple):
         data = " ".join(word for word in (self.backend, self.dtype) if word)
         place = {True: "in place", False: "out of place"}.get(self.in_place, "")  # type: ignore[arg-type]
         alone = "one group at a time" if self.concurrent is False else ""
-        return ", ".join(text for text in (self.group, ranks, data, place, alone) if text)
+        return ", ".join(text for text in (self.group, ranks, data, place, alone, self.mode) if text)
 
 
 class Point(NamedTuple):
@@ -126,7 +127,7 @@ def plotted(panels: Iterable[Panel]) -> list[Panel]:
 
 def kind_of_fit(fit: Fit) -> Kind:
     """The kind of the measurements that a fit was made of."""
-    return Kind(**{name: getattr(fit, name) for name in Kind._fields})
+    return Kind(**{name: getattr(fit, name) for name in Kind._fields if name != "mode"})
 
 
 def _kind_of_record(record: Record, backend: str | None) -> Kind:
@@ -140,4 +141,5 @@ def _kind_of_record(record: Record, backend: str | None) -> Kind:
         dtype=record.get("dtype"),
         in_place=record.get("in_place"),
         concurrent=record.get("concurrent"),
+        mode=record.get("mode"),
     )

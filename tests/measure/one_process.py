@@ -6,8 +6,9 @@ import torch
 
 from collbench.collectives import COLLECTIVES
 from collbench.measure import operations
-from collbench.measure.buffers import Arena, Buffers, slot_of
+from collbench.measure.buffers import Arena, Buffers
 from collbench.measure.groups import Group
+from collbench.measure.slots import slot_of
 from collbench.sweep import Cell
 
 CPU = torch.device("cpu")

@@ -12,8 +12,9 @@ from one_process import CPU, FORMS, IN_PLACE, OUT_OF_PLACE, PERIOD, buffers_of, 
 
 from collbench.collectives import COLLECTIVES, REDOPS
 from collbench.dtypes import DTYPES
-from collbench.measure.buffers import ALIGNMENT_BYTES, Arena, slot_of
+from collbench.measure.buffers import Arena
 from collbench.measure.groups import Group
+from collbench.measure.slots import ALIGNMENT_BYTES, slot_of
 
 AR, AG, RS = "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor"
 FOUR_RANKS = (8, 9, 10, 11)  # global ranks play no part: the place is the rank inside the group

@@ -265,7 +265,7 @@ def of_ranks(*iterations_us):
 
 
 def test_of_each_iteration_the_slowest_rank_counts():
-    found = per_iteration(of_ranks([1, 20, 3, 4], [10, 2, 3, 5]), 0)
+    found = per_iteration(of_ranks([1, 20, 3, 4], [10, 2, 3, 5]), 4, 0)
     assert found == {
         "skipped_iterations": 0,
         "min_us": 3.0,
@@ -282,7 +282,7 @@ def test_of_each_iteration_the_slowest_rank_counts():
 
 @pytest.mark.parametrize("skipped", [0, 1, 3])
 def test_the_first_iterations_are_left_out(skipped):
-    found = per_iteration(of_ranks([100, 50, 7, 8, 9]), skipped)
+    found = per_iteration(of_ranks([100, 50, 7, 8, 9]), 5, skipped)
     assert found["times_us"] == [100.0, 50.0, 7.0, 8.0, 9.0][skipped:]
     assert found["skipped_iterations"] == skipped
     assert found["max_us"] == max(found["times_us"])
@@ -292,7 +292,7 @@ def test_the_first_iterations_are_left_out(skipped):
 @given(st.lists(st.integers(1, 10**7), min_size=1, max_size=250), st.integers(0, 249))
 def test_percentiles_are_nearest_rank_and_the_deviation_is_numpys(sample_ns, skipped):
     skipped = min(skipped, len(sample_ns) - 1)
-    found = per_iteration([RankTimes(iterations_ns=sample_ns)], skipped)
+    found = per_iteration([RankTimes(iterations_ns=sample_ns)], len(sample_ns), skipped)
     kept = np.array(sample_ns[skipped:]) / 1e3
     ordered, n = np.sort(kept), len(kept)
     assert found["p50_us"] == ordered[n // 2]
@@ -306,4 +306,10 @@ def test_percentiles_are_nearest_rank_and_the_deviation_is_numpys(sample_ns, ski
 
 
 def test_times_of_nothing_have_no_variation():
-    assert per_iteration(of_ranks([0, 0]), 0)["cv_pct"] is None
+    assert per_iteration(of_ranks([0, 0]), 2, 0)["cv_pct"] is None
+
+
+def test_the_first_iterations_of_every_batch_are_left_out_and_a_coalesced_call_is_cut_into_its_operations():
+    found = per_iteration(of_ranks([100, 8, 8, 100, 8, 8]), 3, 1, per_call=4)
+    assert found["skipped_iterations"] == 1
+    assert found["times_us"] == [value / 4 for value in per_iteration(of_ranks([8] * 4), 4, 0)["times_us"]]

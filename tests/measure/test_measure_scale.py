@@ -54,6 +54,15 @@ def memory_bytes(line):
     return int(status.split(f"{line}:")[1].split()[0]) * 1024
 
 
+class SilentDevice:
+    """A device whose backend says it has done what it has not."""
+
+    backend, torch_device = "fake", "cpu"
+
+    def synchronize(self):
+        pass
+
+
 def build(rank):
     """Build all groups and cells of the large job on one rank; what it took."""
     import torch.distributed as dist
@@ -68,7 +77,7 @@ def build(rank):
     begun = time.process_time()  # nothing waits here, so this is the time of a machine that is not busy
     dist.init_process_group("fake", rank=rank, world_size=LARGE.world_size, store=FakeStore())
     groups, unformed = form_kinds(KINDS, LARGE)
-    formed = {kind: form_kind(rank, of_kind, "fake", 60.0) for kind, of_kind in groups.items()}
+    formed = {kind: form_kind(rank, of_kind, SilentDevice(), 60.0) for kind, of_kind in groups.items()}
     sweep = Sweep(collective=tuple(COLLECTIVES), maxbytes=2**30)
     cells = in_order(sweep, plan_cells(sweep, groups))
     took_s = time.process_time() - begun
@@ -113,6 +122,7 @@ def be_a_rank(rank, layout, kinds, store):
     import torch
     import torch.distributed as dist
 
+    from collbench.measure.device import open_device
     from collbench.measure.groups import form_kind
 
     dist.init_process_group(
@@ -122,11 +132,12 @@ def be_a_rank(rank, layout, kinds, store):
         world_size=layout.world_size,
         timeout=timedelta(seconds=20),
     )
+    device = open_device("gloo", local_rank=layout.local_rank_of[rank], local_world_size=layout.world_size)
     asked = count_new_groups(dist)
     groups, _ = form_kinds(kinds, layout)
     for kind, of_kind in groups.items():
         time.sleep(0.02 * (rank % 3))  # ranks come to the groups at different times
-        formed = form_kind(rank, of_kind, "gloo", 20.0)
+        formed = form_kind(rank, of_kind, device, 20.0)
         for together in rounds(of_kind):
             group = formed.mine(together)
             if group is not None:

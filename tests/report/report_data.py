@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from collbench.collectives import COLLECTIVES
+from collbench.collectives import DEFAULT_COLLECTIVES
 
 SIZES = [2**power for power in range(8, 23)]
 _TRUTH = {"isolated": (50.0, 4.0), "pipelined": (30.0, 5.0)}  # α in us, algbw in GB/s
@@ -28,7 +28,7 @@ def sweep(collective: str | None = None, timing: str | None = None, **changes: A
     """The four collectives in both regimes over SIZES, or one of either."""
     return [
         measurement(collective=name, timing=regime, size_bytes=size, **changes)
-        for name in ([collective] if collective else COLLECTIVES)
+        for name in ([collective] if collective else DEFAULT_COLLECTIVES)
         for regime in ([timing] if timing else _TRUTH)
         for size in SIZES
     ]
