@@ -264,6 +264,8 @@ class CellMeasurement:
         else:
             figures = samples.summarize_pipelined(ranks, times, length * self._per_call)
         precise = None if self._fixed else samples.is_precise(figures["samples_us"], self._sweep.precision)
+        if times[0].late_kept == len(figures["samples_us"]):  # not one sample that all ranks began in time
+            precise = precise and False
         if not self._sweep.samples:
             del figures["samples_us"], figures["rank_samples_us"]
         record = {**self._cell.record(ranks), "nnodes": self._job.layout.nnodes_of(ranks), **figures}

@@ -18,7 +18,8 @@ now_ns = time.perf_counter_ns
 
 _PINGS = 20
 _LEAST_SLACK_NS = 100_000  # from the last rank's arrival to the deadline
-_MOST_SLACK_NS = 1_000_000  # for each doubling of the ranks; on a busy machine more time stops helping
+_MOST_SLACK_NS = 1_000_000  # for each doubling of the ranks; on a busy machine more time stops helping,
+_SLACK_TO_SHORTEST = 3  # but a far network needs this many times as long as ranks learned of a deadline at best
 _AWAKE_NS = 150_000  # before the deadline a rank is awake; longer waits are slept, which a busy machine repays
 _LATE_NS = 20_000  # a rank may be this much later than the deadline,
 _LATE_PART = 100  # or this part of what is measured, before the sample is void
@@ -95,6 +96,8 @@ class Deadline:
         self._stops = STOPS.count
         self._learned_ns = _LEAST_SLACK_NS
         self._most_slack_ns = _MOST_SLACK_NS * max(2, (control.world_size - 1).bit_length())
+        self._shortest_ns: int | None = None  # in which all ranks have learned of a deadline
+        self._waited = False
         self.previous_void = False
         self.times_late = 0  # of this rank, since the start of the job
 
@@ -105,7 +108,11 @@ class Deadline:
         last_arrival, late, learned_ns = self._control.maximum(mine)
         self.previous_void = bool(late)
         self._learned_ns = now_ns() - (last_arrival - self._offset_ns)
-        slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), self._most_slack_ns)
+        if self._waited:  # before, nobody has learned of any
+            self._shortest_ns = min(self._shortest_ns or learned_ns, learned_ns)
+        self._waited = True
+        most_ns = max(self._most_slack_ns, _SLACK_TO_SHORTEST * (self._shortest_ns or 0))
+        slack_ns = min(max(2 * learned_ns, _LEAST_SLACK_NS), most_ns)
         deadline = last_arrival - self._offset_ns + slack_ns
         remaining = deadline - now_ns()
         if remaining > 2 * _AWAKE_NS:

@@ -98,7 +98,8 @@ def _hypercube(cell: Cell, group: Group, buffers: Buffers, async_op: bool) -> An
 
 
 def _exchange(group: Group, sent: Any, to: int, received: Any, source: int, async_op: bool) -> Any:
-    exchange = [dist.P2POp(dist.isend, sent, to, group.handle), dist.P2POp(dist.irecv, received, source, group.handle)]
+    # The receive first: between two ranks gloo's notice that it may come would else wait behind what is sent.
+    exchange = [dist.P2POp(dist.irecv, received, source, group.handle), dist.P2POp(dist.isend, sent, to, group.handle)]
     works = _Works(dist.batch_isend_irecv(exchange))
     return works if async_op else works.wait()
 

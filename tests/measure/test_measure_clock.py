@@ -265,3 +265,14 @@ def test_going_on_after_a_stop_is_counted():
         assert stops.count == 2
     finally:
         signal.signal(signal.SIGCONT, before)
+
+
+def test_over_a_far_network_the_deadline_is_as_far_off_as_learning_of_it_takes_at_best(turned):
+    control = Control(turned, takes=20 * MS)
+    deadline, slacks = Deadline(control, 0), []
+    for _ in range(4):
+        control.others[2] = control.told[-1][2] if control.told else 0
+        begun = turned.now
+        slacks.append(deadline.wait() - begun)
+    assert slacks[0] < 1 * MS  # nothing is known yet
+    assert min(slacks[2:]) >= 40 * MS  # twice as long as it takes: nobody is late

@@ -410,7 +410,7 @@ def test_send_recv_is_a_ring_of_global_ranks(monkeypatch, ranks, async_op):
     groups, buffers, batches = exchange(monkeypatch, cell, ranks, async_op)
     for index, rank in enumerate(ranks):
         following, before = ranks[(index + 1) % len(ranks)], ranks[index - 1]
-        assert batches[rank] == [[("send", following, 250), ("receive", before, 250)]]
+        assert batches[rank] == [[("receive", before, 250), ("send", following, 250)]]
     assert wrongs(cell, groups, buffers) == [0] * len(ranks)
 
 
@@ -423,7 +423,7 @@ def test_a_hypercube_gathers_in_exchanges_that_double(monkeypatch, ranks, in_pla
     groups, buffers, batches = exchange(monkeypatch, cell, ranks, async_op)
     for index, rank in enumerate(ranks):
         expected = [
-            [(what, ranks[index ^ bit], 16 * bit) for what in ("send", "receive")]
+            [(what, ranks[index ^ bit], 16 * bit) for what in ("receive", "send")]
             for bit in (1, 2, 4, 8)
             if bit < nranks
         ]
