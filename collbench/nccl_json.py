@@ -47,6 +47,12 @@ def check_json_path(text: str | os.PathLike[str]) -> Path:
         raise InputError(f"--output-file {path}: expected a name that ends with .json, as nccl-tests' -J does")
     if not path.parent.is_dir():
         raise InputError(f"--output-file {path}: there is no folder {path.parent}: make it, or name another file")
+    try:
+        if not path.exists():  # now, and not after the sweep
+            path.touch()
+            path.unlink()
+    except OSError as error:
+        raise InputError(f"--output-file {path}: cannot be written ({error.strerror}): name another file") from None
     return path
 
 

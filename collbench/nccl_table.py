@@ -9,7 +9,7 @@ line there may contain the name of the left half, nor both `time` and `busbw`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -64,7 +64,10 @@ def row(halves: Row, style: TableStyle = DEFAULT) -> str:
     left, right = (slowest(half) for half in halves)
     size, count, dtype, redop, root = first_columns(left)
     line = f"{size:12d}  {count:12d}  {dtype:>8s}  {redop:>6s}  {root:>6s}"
-    line += "".join(_half(figures(half, style), style) for half in halves)
+    shown = [figures(half, style) for half in halves]
+    if style.plain and not COLLECTIVES[left["collective"]].in_place and not shown[1].wrong:
+        shown[1] = replace(shown[1], wrong=None)  # nccl-tests checks no data of a form that does not exist
+    line += "".join(_half(each, style) for each in shown)
     return f"{line}{local_time(right.get('measured')) or 'N/A':>21s}" if style.timestamps else line
 
 
@@ -123,7 +126,8 @@ def head(run: Record, record: Record, style: TableStyle = DEFAULT) -> list[str]:
     )
     lines += _modes(run, sweep, style)
     if not style.plain:
-        lines += _remarks(record, sweep, style)
+        groups = (run.get("groups") or {}).get(record.get("group")) or ()
+        lines += _remarks(record, sweep, len(groups), style)
     return [*lines, "#", "# Using devices", *_devices(run, record.get("group"), generation), "#", *_columns(style)]
 
 
@@ -144,7 +148,7 @@ def _modes(run: Record, sweep: Mapping[str, Any], style: TableStyle) -> Iterator
         yield f"# Per-Iteration Report: {clock} timing; i_* uses max over process rows{skipped} "
 
 
-def _remarks(record: Record, sweep: Mapping[str, Any], style: TableStyle) -> Iterator[str]:
+def _remarks(record: Record, sweep: Mapping[str, Any], groups: int, style: TableStyle) -> Iterator[str]:
     collective = COLLECTIVES[record["collective"]]
     sweep_pass = pass_of(record)
     what = [collective.name, f"group {record.get('group') or '?'}", f"{record.get('nranks') or '?'} ranks"]
@@ -156,6 +160,8 @@ def _remarks(record: Record, sweep: Mapping[str, Any], style: TableStyle) -> Ite
     if record.get("mode"):
         what.append(record["mode"])
     yield f"# collbench {', '.join(what)}"
+    if groups > 1:
+        yield f"# collbench: {groups} groups: each row is the slowest one's; 'collbench show' has a row for each"
     if sweep.get("precision"):
         yield f"# collbench: iterations until the median is known to {100 * sweep['precision']:g} %"
     if record["timing"] == "pipelined" and style.average in _AVERAGES:

@@ -14,10 +14,11 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from collbench.errors import InputError, JobError
+from collbench.errors import CollbenchError, InputError, JobError
 
 if TYPE_CHECKING:
     import pandas
@@ -188,6 +189,11 @@ class ResultsWriter:
                 "make room and run the same command to finish"
             ) from None
 
+    def mend(self) -> None:
+        """Drop or end a torn last line now; for a file that is known to be a results file."""
+        if not self._checked_end:
+            self._drop_torn_line()
+
     def close(self) -> None:
         self._file.close()
 
@@ -220,6 +226,25 @@ class ResultsWriter:
         else:
             self._file.write(b"\n")
             self._file.flush()
+
+
+def close_run(path: Path, exit_code: int, reason: str | None) -> None:
+    """Write the end record that the last run of a file lacks, because whoever should have written it was killed."""
+    try:
+        results = load_results(path)
+        ended = {end["run_id"] for end in results.ends}
+        last = results.runs[-1]["run_id"]
+        if last in ended:
+            return
+        counts = {"measurements": results.measurements, "skips": results.skips}
+        own = {name: sum(record["run_id"] == last for record in records) for name, records in counts.items()}
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        writer = ResultsWriter(path)
+        end = {"kind": "end", "run_id": last, "finished": finished, **own, "exit_code": exit_code, "reason": reason}
+        writer.append(end)
+        writer.close()
+    except CollbenchError:
+        return  # the run's own failure is what the user must hear of
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, int, bool]]:

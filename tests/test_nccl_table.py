@@ -61,7 +61,7 @@ NEW_ROWS = [
     (RS, 1048576, 65536, "bfloat16", 29.50, 29.90,
      "     1048576         65536  bfloat16     sum      -1    29.50   35.54   31.10       0    29.90   35.07   30.69       0"),  # noqa: E501
     (A2A, 1048576, 32768, "float32", 40.50, 40.10,
-     "     1048576         32768     float    none      -1    40.50   25.89   22.65       0    40.10   26.15   22.88       0"),  # noqa: E501
+     "     1048576         32768     float    none      -1    40.50   25.89   22.65       0    40.10   26.15   22.88    N/A"),  # noqa: E501
 ]  # fmt: skip
 OLD_ROWS = [
     (AR, 1048576, 262144, "float32", 35.46, 34.90,
@@ -242,6 +242,7 @@ def test_the_head_says_what_runs_and_where():
         "# Collective test starting: all_gather_perf",
         f"{PARAMETERS} unalign: 0",
         "# collbench all_gather_into_tensor, group inter, 2 ranks, pipelined",
+        "# collbench: 2 groups: each row is the slowest one's; 'collbench show' has a row for each",
         "#",
         "# Using devices",
         "#  Rank  0 Group  0 Pid    101 on         n0 device  0 [0000:00:00] NVIDIA H200",

@@ -77,7 +77,12 @@ def _row(fit: Fit) -> tuple[str, ...]:
     error = fit.error_pct
     place = {True: "in", False: "out"}.get(fit.in_place, "-")  # type: ignore[arg-type]
     return (
-        *(fit.collective, fit.group, str(fit.nranks), str(fit.nnodes)),
+        *(
+            fit.collective,
+            fit.group + (" (alone)" if fit.concurrent is False else ""),
+            str(fit.nranks),
+            str(fit.nnodes),
+        ),
         *(fit.backend or "-", fit.dtype or "-", place, fit.timing),
         digits(fit.alpha_us),
         interval(fit.alpha_us_interval),

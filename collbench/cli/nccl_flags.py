@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from collbench.errors import InputError
 
 # option: (long word, why not, and what to do instead). README.md holds the same table.
@@ -21,10 +23,30 @@ HELP = "nccl-tests' options that torch gives no way to:\n" + "\n".join(
 )
 
 
-def refuse_impossible(argv: list[str]) -> None:
-    """InputError for an option of nccl-tests that cannot be had here."""
-    for word in argv:
-        flag = word.partition("=")[0]
-        for letter, (name, why) in NOT_POSSIBLE.items():
-            if flag in (letter, f"--{name}", f"--{name.replace('_', '-')}"):
-                raise InputError(f"{flag} of nccl-tests is not to be had through torch: {why} ('collbench run --help')")
+# What these do where they are not given, and here always; said all the same, they ask for nothing.
+_AS_HERE = {"-t": "1", "-g": "1", "-p": "0", "-y": "0", "-R": "0", "-D": "0"}
+
+
+def without_impossible(argv: list[str]) -> list[str]:
+    """The arguments without those options of nccl-tests that cannot be had here; InputError where one asks for more
+    than what is done anyway."""
+    kept: list[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        flag, _, value = word.partition("=")
+        if re.fullmatch(r"-[tgpyRxDV]\d+", word):
+            flag, value = word[:2], word[2:]
+        found = next((letter for letter, (name, _) in NOT_POSSIBLE.items() if flag in _spellings(letter, name)), None)
+        if found is None:
+            kept.append(word)
+            continue
+        value = value or (words.pop(0) if words and words[0].isdigit() else "")
+        if value != _AS_HERE.get(found):
+            why = NOT_POSSIBLE[found][1]
+            raise InputError(f"{flag} of nccl-tests is not to be had through torch: {why} ('collbench run --help')")
+    return kept
+
+
+def _spellings(letter: str, name: str) -> tuple[str, str, str]:
+    return letter, f"--{name}", f"--{name.replace('_', '-')}"

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from collbench.cli.nccl_flags import HELP, refuse_impossible
+from collbench.cli.nccl_flags import HELP, without_impossible
 from collbench.cli.table_flags import add_table_flags, table_style
 from collbench.cli.table_flags import normalize as normalize_table_flags
 from collbench.collectives import COLLECTIVES, REDOPS
@@ -18,7 +18,7 @@ from collbench.measure.keeping import Keeping
 from collbench.measure.process import Verdict, die_with_parent
 from collbench.measure.slots import largest_slot_bytes
 from collbench.nccl_json import check_json_path
-from collbench.results import ResultsWriter
+from collbench.results import ResultsWriter, close_run
 from collbench.resume import done_cells
 from collbench.sweep import ENDLESS, WORDS, Sweep, check_root, load_sweep, plan_cells
 from collbench.topology import Layout, form_kinds, rounds
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how("--precision", metavar="P", help="repeat a cell until its median is known to P (95%% interval; default 2%%)")
     how("--budget", metavar="SECONDS", help="but for no longer than this (default 0.5)")
-    how("-n", "--iters", metavar="N", help="a fixed number of iterations instead (nccl-tests: 20)")
+    how("-n", "--iters", metavar="N", help="a fixed number of iterations instead; with --precision: of one batch")
     how("-w", "--warmup-iters", "--warmup_iters", metavar="N", help="warm-up iterations for each size (default 5)")
     how("-N", "--passes", "--run_cycles", metavar="P", help="passes over the whole sweep (default 1; 0: until stopped)")
     how("-m", "--agg-iters", "--agg_iters", metavar="N", help="coalesce N operations into one call (pipelined)")
@@ -92,20 +92,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="ranks to start here (default: one a GPU where there are two, else 2 gloo ranks)",
     )
-    job("--join-timeout", metavar="SECONDS", help="for all ranks to arrive (default 300)")
+    job("--join-timeout", metavar="SECONDS", help="for all started ranks to arrive (default 300)")
     job("--append", action="store_true", help="add another sweep's run to an existing file")
     job("--dry-run", action="store_true", help="print cells, memory and estimated time; measure nothing")
 
 
 def normalize(argv: list[str]) -> list[str]:
     """The arguments as argparse can read them; InputError for an option of nccl-tests that cannot be had here."""
-    refuse_impossible(argv)
-    return normalize_table_flags(argv)
+    return normalize_table_flags(without_impossible(argv))
 
 
 def run(args: argparse.Namespace) -> int:
     from collbench.measure.launch import choose_ranks, is_worker, launch
 
+    program = next((c.name for c in COLLECTIVES.values() if args.sweep and Path(args.sweep).name == c.program), None)
+    if program is not None:
+        raise InputError(f"{args.sweep}: expected a sweep file: --collective {program} measures what that program does")
     sweep = load_sweep(args.sweep, _flags(args))
     keeping = _keeping(args, sweep)
     join_timeout_s = seconds_of("--join-timeout", args.join_timeout) if args.join_timeout is not None else None
@@ -133,6 +135,8 @@ def run(args: argparse.Namespace) -> int:
     started = f"{ranks} {backend} rank{'s' * (ranks > 1)}"
     print(f"collbench: {started} on this machine ({why}); results in {output}", file=sys.stderr)
     verdict = launch(["run", *args.argv, "--backend", backend], ranks, backend)
+    if verdict.exit_code > EXIT_INPUT:
+        close_run(output, verdict.exit_code, verdict.reason)
     if verdict.exit_code and verdict.reason:
         print(f"collbench: {verdict.reason}{_kept(verdict, output)}", file=sys.stderr)
     return verdict.exit_code
@@ -168,12 +172,13 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
     check_root(sweep, groups)
     cells = plan_cells(sweep, groups)
     in_turn = {kind: len(rounds(of_kind)) for kind, of_kind in groups.items()}
-    seconds, memory = 0.0, 0
+    seconds, budgets_s, memory = 0.0, 0.0, 0
     for cell in cells:
         of_kind = groups[cell.group]
         sent = cell.message(len(of_kind[0]))
         call_s = _ASSUMED_CALL_S + sent.size_bytes / 1e9 / _ASSUMED_GBps
         timed_s = min(_ASSUMED_SAMPLES * call_s, max(sweep.budget_s, 3 * call_s))
+        budgets_s += sweep.budget_s if sweep.precision else 0.0
         if not sweep.precision:
             timed_s = sweep.iters * sweep.agg_iters * max(1, sweep.cudagraph) * call_s
         calls_s = (1 + sweep.warmup_iters + sweep.check) * call_s + timed_s
@@ -186,6 +191,7 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
         "groups": {kind: len(of_kind) for kind, of_kind in groups.items()},
         "memory_bytes_per_rank": memory,
         "estimated_s": round(passes * seconds, 1),
+        "estimated_most_s": round(passes * (seconds + budgets_s), 1),
         "assumes": f"{_ASSUMED_CALL_S * 1e6:g} us a call and {_ASSUMED_GBps:g} GB/s",
     }
     if as_json:
@@ -198,4 +204,5 @@ def _dry_run(sweep: Sweep, layout: Layout, as_json: bool) -> None:
     print(f"cells: {plan['cells']} ({', '.join(sweep.collective)}; {from_to})")
     print(f"memory: {format_size(memory)} a rank for the largest buffers (and at least twice the last-level cache)")
     endless = ", and again until it is stopped" if sweep.passes == ENDLESS else ""
-    print(f"time: about {passes * seconds:.0f} s{endless}, at {plan['assumes']}")
+    most = f" (where no cell is precise within its budget, {plan['estimated_most_s']:.0f} s)" if sweep.precision else ""
+    print(f"time: about {passes * seconds:.0f} s{most}{endless}, at {plan['assumes']}")

@@ -18,7 +18,7 @@ from collbench.contention import contention_lines
 from collbench.errors import InputError
 from collbench.nccl_json import check_json_path, write_json
 from collbench.nccl_style import TableStyle
-from collbench.nccl_table import Printer, has_columns, places, rows_of, shown_timing
+from collbench.nccl_table import Printer, has_columns, pass_of, places, rows_of, shown_timing
 from collbench.overlaps import overlap_lines
 from collbench.results import Record, ResultsFile, load_results
 from collbench.sweep import identity_of
@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
         for runs, measurements in _sweeps(results):
             ids = {run["run_id"] for run in runs}
             ends = [end for end in results.ends if end["run_id"] in ids]
-            path = write_json(args.output_file, runs, measurements, ends, style)
+            timing = shown_timing(measurements)
+            shown = [record for record in measurements if record["timing"] == timing]
+            path = write_json(args.output_file, runs, shown, ends, style)
             print(f"collbench: nccl-tests' JSON is in {path}", file=sys.stderr)
     if args.json:
         print(json.dumps(results.as_document(), indent=1))
@@ -193,8 +195,8 @@ def _print_table(results: ResultsFile) -> None:
             print(f"run {end['run_id']} ended with exit code {end['exit_code']}: {end.get('reason')}")
 
 
-_LEFT = ("collective", "group", "which", "timing", "in place")
-_IF_KNOWN = ("which", "± %", "p95 us", "late")
+_LEFT = ("collective", "group", "which", "together", "mode", "timing", "in place")
+_IF_KNOWN = ("which", "together", "mode", "pass", "± %", "p95 us", "late")
 
 
 def _table(measurements: list[Record]) -> list[str]:
@@ -207,6 +209,9 @@ def _table(measurements: list[Record]) -> list[str]:
         "ranks": lambda record: str(record.get("nranks") or "-"),
         "which": lambda record: _ranks(record.get("group_ranks") or []) if record.get("group") in several else "-",
         "timing": lambda record: record["timing"],
+        "together": lambda record: "no" if record.get("concurrent") is False else "-",
+        "mode": lambda record: record.get("mode") or "-",
+        "pass": lambda record: str(number + 1) if (number := _pass(record)) else "-",
         "in place": lambda record: {True: "yes", False: "no", None: "-"}[record.get("in_place")],
         "size": lambda record: format_size(record["size_bytes"]),
         "time us": lambda record: f"{record['time_us']:.2f}",
@@ -224,6 +229,10 @@ def _table(measurements: list[Record]) -> list[str]:
     ]
     shown = [list(compress(line, told)) for line in lines]
     return aligned(shown, {number for number, name in enumerate(shown[0]) if name in _LEFT})
+
+
+def _pass(record: Record) -> int:
+    return pass_of(record) if has_columns(record) else 0
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -13,7 +13,7 @@ from collbench.errors import InputError
 from collbench.nccl_style import NEWEST, OLDEST, TableStyle, find_generation
 
 # Every spelling of a flag whose value may be left out -> its long flag, the value then, what a value looks like.
-_SWITCH, _VERSION, _PICTURE = re.compile(r"[01]"), re.compile(r"v?\d+\.\d+(\.\d+)?"), re.compile(r".*\.png")
+_SWITCH, _VERSION, _PICTURE = re.compile(r"-?\d+"), re.compile(r"v?\d+\.\d+(\.\d+)?"), re.compile(r".*\.png")
 _OPTIONAL = {
     "--nccl-tests": ("--nccl-tests", NEWEST, _VERSION),
     "--matrix": ("--matrix", "", _PICTURE),

@@ -52,8 +52,8 @@ class Arena:
         return max(1, self._working_set_bytes // slot.stride_bytes)
 
     def buffers(self, cell: Cell, group: Group, slot: Slot, calls: int) -> Iterator[Buffers]:
-        """The tensors of consecutive calls, without end; `calls` of them are expected, and as many again where samples
-        are void, so those are made here and not in a timed loop.
+        """The tensors of consecutive calls, without end; `calls` of them are expected, and twice as many again where
+        samples are void, so those are made here and not in a timed loop.
 
         The rotation goes on where the last one ended: also two cells in a row do not find each other's data in a cache.
         """
@@ -64,7 +64,7 @@ class Arena:
         def view(number: int) -> Buffers:
             return self._view(cell, group, slot, (first + number) % slots * slot.stride_bytes)
 
-        made = [view(number) for number in range(min(2 * max(1, calls), slots))]
+        made = [view(number) for number in range(min(3 * max(1, calls), slots))]
 
         def rotation() -> Iterator[Buffers]:
             yield from made

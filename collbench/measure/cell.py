@@ -20,6 +20,7 @@ from collbench.measure.groups import Group
 from collbench.measure.job import Job
 from collbench.measure.overlap import measure_overlap, overlap_record
 from collbench.measure.process import here
+from collbench.measure.samples import FEWEST_WITH_INTERVAL
 from collbench.measure.slots import slot_of
 from collbench.measure.timing import RankTimes
 from collbench.results import Record
@@ -158,7 +159,8 @@ class CellMeasurement:
             return 1
         length = self._sweep.cudagraph or self._sweep.iters
         if not self._fixed:
-            length = min(length, max(_LEAST_OPERATIONS, math.ceil(_BATCH_S / max(call_s, 1e-9))))
+            in_budget = int(self._sweep.budget_s / (_FIRST_SAMPLES["pipelined"] * max(call_s, 1e-9)))
+            length = max(_LEAST_OPERATIONS, min(length, in_budget, math.ceil(_BATCH_S / max(call_s, 1e-9))))
             length = max(length, self._sweep.per_iter_skip + _LEAST_OPERATIONS * bool(self._sweep.per_iter))
         return max(1, min(length, self._fits(call_s)))
 
@@ -167,7 +169,9 @@ class CellMeasurement:
         if self._fixed:
             return min(self._sweep.iters, self._fits(sample_s)) if regime == "isolated" else 1
         in_budget = int(self._sweep.budget_s / max(sample_s, 1e-9))
-        count = max(_LEAST_SAMPLES[regime], min(_FIRST_SAMPLES[regime], in_budget))
+        # Fewer than six have no interval: rather some budgets more.
+        with_interval = FEWEST_WITH_INTERVAL if FEWEST_WITH_INTERVAL * sample_s < 4 * self._sweep.budget_s else 0
+        count = max(_LEAST_SAMPLES[regime], with_interval, min(_FIRST_SAMPLES[regime], in_budget))
         return min(count, self._fits(sample_s))
 
     def _fits(self, seconds: float) -> int:

@@ -15,17 +15,27 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from collbench.measure.tree import Tree
+
 
 class Control:
-    """The control group of a job. Every method but send and receive is called by all ranks together."""
+    """The control group of a job. Every method but send and receive is called by all ranks together.
 
-    def __init__(self, timeout_s: float) -> None:
+    address: where the other ranks reach this one; where it is not known, `maximum` goes the slow way through gloo.
+    """
+
+    def __init__(self, timeout_s: float, address: str | None = None) -> None:
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self.rank: int = self._group.rank()
         self.world_size: int = self._group.size()
+        self._tree: Tree | None = None
+        if address is not None:
+            self._tree = Tree(self.rank, self.world_size, address, self.everyones, timeout_s)
 
     def maximum(self, values: list[int]) -> list[int]:
         """The largest of every rank's values, place by place."""
+        if self._tree is not None:
+            return self._tree.maximum(values)
         tensor = torch.tensor(values, dtype=torch.int64)
         options = c10d.AllreduceOptions()
         options.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)

@@ -126,7 +126,7 @@ def _form_control(meeting: Meeting, rank: int, timeout_s: float, join_timeout_s:
         timeout=timedelta(seconds=join_timeout_s),
     )
     # What passes between ranks around a cell may wait as long as a cell may.
-    return Control(max(timeout_s + 2, 10))
+    return Control(max(timeout_s + 2, 10), meeting.arrivals()[rank].gloo_address)
 
 
 def _lost(meeting: Meeting, rank: int, error: RuntimeError, failures: Any, join_timeout_s: float) -> NotMet:

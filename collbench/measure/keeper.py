@@ -55,7 +55,8 @@ class Keeper:
         self._counts = {"measurements": 0, "skips": 0}
         self._writer: ResultsWriter | None = None
         self._begun = False
-        self._last_reason: str | None = None
+        self._reasons: dict[str, None] = {}  # of skips, each once
+        self._cells_skipped = 0
         self.run: Record = self._run_record()
         self._table = table
         self._printer = Printer(self.run, self._print, keeping.style, aside=self._aside)
@@ -69,18 +70,32 @@ class Keeper:
                 warnings.simplefilter("ignore", UserWarning)
             done = done_cells(self._output, sweep, world_size, backend, self._keeping.append)
         self._known = {cell_key(record): record for record in done}
+        if done:
+            self._writer.mend()
+            # The table of what is there is of the run that measured it.
+            runs = {run["run_id"]: run for run in load_results(self._output).runs}
+            self._printer = Printer(runs[done[0]["run_id"]], self._print, self._keeping.style, aside=self._aside)
 
     def has(self, cell: Cell, groups: Groups | None = None) -> bool:
         """Whether the file holds this cell for these groups, or for every group of its kind."""
         groups = self._groups[cell.group] if groups is None else groups
         return all(cell_key(cell.record(ranks)) in self._known for ranks in groups)
 
-    def begin(self, planned: list[Cell], missing: int) -> None:
+    def begin(self, sweep_pass: int, planned: list[Cell], missing: int) -> None:
         """A pass begins, of which so many cells are missing. Before the first one that is not complete, write the run
         record and the groups that cannot be formed."""
         self._print_rows(to_the_end=True)
         self._due, self._gone = _rows(planned, self._shown), set()
-        if self._begun or (not missing and self._known):
+        if self._begun:
+            return
+        if not missing and self._known:
+            if sweep_pass + 1 == self._sweep.passes:
+                when = max(str(record.get("measured") or "") for record in self._known.values())
+                print(
+                    f"collbench: nothing to measure: all {len(self._known)} measurements are in {self._output} already "
+                    f"(the last of {when or 'an older run'}): name another file with -o to measure again",
+                    file=sys.stderr,
+                )
             return
         say = self._printer.comment
         if self._known:
@@ -103,13 +118,17 @@ class Keeper:
         init = {"kind": "init", "run_id": self.run["run_id"], "group": kind, "groups": groups}
         self._write({**init, "create_us": create_us})
 
-    def capped(self, reason: str, largest_bytes: int) -> None:
+    def capped(self, free_bytes: int, where: str) -> None:
         """Not all sizes fit into memory."""
-        self._printer.comment(f"collbench: buffers of at most {largest_bytes} bytes fit ({reason})")
+        self._printer.comment(
+            f"collbench: sizes are skipped whose buffers need more than the {free_bytes} bytes {where}"
+        )
 
     def keep(self, cell: Cell, found: Found) -> None:
         """Write what was measured, and print the rows that are complete."""
         if found.skipped is not None:
+            self._cells_skipped += 1
+            self._reasons[found.skipped] = None
             self._keep_skip(cell, found.skipped, found.refused)
             self._gone.add(_row_key(cell))
         new = [record for record in found.records if cell_key(record) not in self._known]
@@ -135,9 +154,12 @@ class Keeper:
         known.sort(key=places(known, self.run))
         for line in (*self._of_groups(known), *contention_lines(known), *self._imprecise(known)):
             self._printer.comment(f"collbench: {line}")
-        if self._last_reason is not None:
-            measured, skips = self._counts["measurements"], self._counts["skips"]
-            print(f"collbench: {measured} measured, {skips} skipped: {self._last_reason}", file=sys.stderr)
+        if self._reasons:
+            reason, *others = self._reasons
+            skipped = f"{self._cells_skipped} cells" if self._cells_skipped else f"{len(self._unformed)} groups"
+            more = f" (and {len(others)} other reasons, in the file)" if others else ""
+            measured = self._counts["measurements"]
+            print(f"collbench: {measured} measured, {skipped} skipped: {reason}{more}", file=sys.stderr)
         wrong = sum(bool(record["wrong"]) for record in self._known.values())
         verdict = Verdict(EXIT_DONE)
         if wrong:
@@ -145,7 +167,8 @@ class Keeper:
         end = self.end(verdict, memory_bytes)
         if self._keeping.nccl_json is not None:
             ends = [] if end is None else [end]
-            path = write_json(self._keeping.nccl_json, [self.run], known, ends, self._keeping.style)
+            shown = [record for record in known if record["timing"] == self._shown]
+            path = write_json(self._keeping.nccl_json, [self.run], shown, ends, self._keeping.style)
             print(f"collbench: nccl-tests' JSON is in {path}", file=sys.stderr)
         return verdict
 
@@ -239,7 +262,7 @@ class Keeper:
     def _skip(self, skip: Record, reason: str) -> None:
         self._write({"kind": "skip", "run_id": self.run["run_id"], **skip, "reason": reason})
         self._counts["skips"] += 1
-        self._last_reason = reason
+        self._reasons[reason] = None
 
     def _write(self, record: Record) -> None:
         assert self._writer is not None

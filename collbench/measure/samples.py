@@ -8,6 +8,7 @@ from typing import Any
 
 from collbench.measure.timing import RankTimes
 
+FEWEST_WITH_INTERVAL = 6
 _EXACT_UP_TO = 500  # samples; beyond, the normal approximation of the binomial is as good
 
 

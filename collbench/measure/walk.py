@@ -37,6 +37,7 @@ class Walk:
         self._formed: dict[str, Formed] = {}
         self._arena: Arena | None = None
         self._largest_bytes = 0  # of a slot that fits into memory
+        self._free = ""  # where there is least of it
         self._refused: dict[tuple[Any, ...], str] = {}
         self._used_bytes = [job.device.used_bytes()]
 
@@ -72,7 +73,7 @@ class Walk:
         missing: list[tuple[int, list[int]]] = []
         if self._keeper is not None:
             missing = [(n, rounds) for n, cell in enumerate(ordered) if (rounds := self._missing(cell, self._keeper))]
-            self._keeper.begin(planned, len(missing))
+            self._keeper.begin(sweep_pass, planned, len(missing))
         todo = [(ordered[index], numbers) for index, numbers in self._job.control.from_rank(0, missing)]
         if not todo:
             return bool(planned)
@@ -123,6 +124,8 @@ class Walk:
         """The arena for all cells that fit into the memory of every rank; the others are skipped, each in its turn."""
         everyones_free = self._job.control.everyones(int(self._job.device.free_bytes() * _OF_FREE))
         free_bytes = min(everyones_free)
+        rank = everyones_free.index(free_bytes)
+        self._free = f"free on rank {rank} (host {self._job.facts[rank].host})"
         needs = sorted({self._slot_bytes(cell) for cell in cells}, reverse=True)
         caches = 0 if self._sweep.hot else _CACHES * self._job.control.maximum([self._job.device.cache_bytes])[0]
         working_set_bytes = min(caches, free_bytes // 4)
@@ -138,10 +141,7 @@ class Walk:
         else:
             raise InputError(f"the smallest size does not fit into memory: {refusal or 'see the other ranks'}")
         if self._largest_bytes < needs[0] and self._keeper is not None:
-            rank = everyones_free.index(free_bytes)
-            self._keeper.capped(
-                f"out of memory on rank {rank} (host {self._job.facts[rank].host})", self._largest_bytes
-            )
+            self._keeper.capped(free_bytes, self._free)
         self._used_bytes.append(self._job.device.used_bytes())
         return arena
 
@@ -167,7 +167,7 @@ class Walk:
         """Why a cell is not even tried, if so: known to all ranks alike."""
         needed = self._slot_bytes(cell)
         if needed > self._largest_bytes:
-            return Found(skipped=f"out of memory: it needs {needed} bytes on every rank, {self._largest_bytes} fit")
+            return Found(skipped=f"out of memory: buffers of {needed} bytes are more than what is {self._free}")
         reason = self._refused.get(_call(cell)) or refused_cell(cell, self._groups[cell.group])
         return None if reason is None else Found(skipped=reason, refused=True)
 

@@ -7,12 +7,13 @@ import os
 import sys
 import traceback
 import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any, TextIO
 
 import torch.distributed as dist
 
-from collbench.errors import EXIT_DONE
+from collbench.errors import EXIT_DONE, InputError
 from collbench.measure.clock import STOPS
 from collbench.measure.failure import explain, is_broken_peer
 from collbench.measure.job import Job, join
@@ -96,6 +97,7 @@ def walk(job: Job, sweep: Sweep, keeping: Keeping, debug: bool, table: TextIO) -
 
     last_words(end)
     try:
+        _check_same_sweep(job, sweep)
         groups, unformed = form_kinds(sweep.group, job.layout)
         check_root(sweep, groups)
         keeper = Keeper(job, sweep, keeping, groups, unformed, table) if job.rank == 0 else None
@@ -105,6 +107,21 @@ def walk(job: Job, sweep: Sweep, keeping: Keeping, debug: bool, table: TextIO) -
         if debug:
             traceback.print_exc()
         return end(error)
+
+
+def _check_same_sweep(job: Job, sweep: Sweep) -> None:
+    """InputError, on all ranks, where a rank was started with another sweep: they would wait for one another."""
+    mine = {name: value for name, value in sweep.as_record().items() if name not in ("name", "question")}
+    digests = job.control.everyones(zlib.crc32(json.dumps(mine, sort_keys=True).encode()))
+    other = next((rank for rank, digest in enumerate(digests) if digest != digests[0]), None)
+    if other is None:
+        return
+    first, second = job.control.from_rank(0, mine), job.control.from_rank(other, mine)
+    name = next(name for name in first if first[name] != second.get(name))
+    raise InputError(
+        f"{name} is {first[name]} on rank 0 and {second.get(name)} on rank {other} (host {job.facts[other].host}): "
+        "start every node with the same sweep and flags"
+    )
 
 
 def _share(job: Job, verdict: Verdict) -> Verdict:

@@ -26,6 +26,7 @@ def test_the_slowest_group_and_the_sum_of_bandwidths():
         "timing": "isolated",
         "concurrent": True,
         "groups": 3,
+        "kind": "aggregate",
         "time_us": 125.0,
         "slowest_group": [1, 3],
         "algbw_GBps_sum": pytest.approx(21.4),
