@@ -26,7 +26,7 @@ def start(tmp_path):
     """Start ranks; returns their (exit codes, stderr of all together). None of them outlives the test."""
     running = []
 
-    def ranks(which, world_size, *arguments, command=(sys.executable,), **extra):
+    def ranks(which, world_size, *arguments, command=(sys.executable,), of_rank=None, **extra):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -35,7 +35,7 @@ def start(tmp_path):
         words = [*command, "-m", "collbench", "run", *CELL, "-o", str(tmp_path / "r.jsonl"), *arguments]
         started = [
             subprocess.Popen(
-                words, env=clean_environment(**extra) | {"RANK": str(rank)}, cwd=ROOT,
+                [*words, *(of_rank or {}).get(rank, [])], env=clean_environment(**extra) | {"RANK": str(rank)}, cwd=ROOT,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             )
             for rank in which
@@ -110,3 +110,14 @@ def test_a_host_name_of_the_loopback_does_not_stop_a_run_on_this_machine(start, 
     )
     assert told.stdout.strip() == f"host name {host} resolves to 127.0.1.1: other nodes cannot reach it"
     assert Path("/etc/hosts").read_text() != hosts.read_text()  # this machine's own is as it was
+
+
+def test_ranks_that_were_started_with_different_sweeps_are_refused_together(start):
+    codes, stderr = start([0, 1], 2, of_rank={1: ["--redop", "max"]})
+    assert codes == [2, 2]
+    [line] = stderr.splitlines()
+    host = socket.gethostname()
+    assert line == (
+        f"collbench: redop is ['sum'] on rank 0 and ['max'] on rank 1 (host {host}): "
+        "start every node with the same sweep and flags"
+    )

@@ -103,6 +103,7 @@ class TestSweep:
         arguments = [*QUICK, "-d", "float32,bf16,char", "--redop", "sum,max", "--group", "world,inter", "-o", sweep[1]]
         again = collbench("run", *arguments)
         assert again.returncode == 0 and sweep[1].read_bytes() == before
+        assert "nothing to measure" in again.stderr and again.stdout.count("\n") > 20  # the table of what is there
 
     def test_another_sweep_in_the_same_file_is_refused_before_ranks_start(self, sweep, collbench):
         other = collbench("run", *QUICK, "-o", sweep[1])
