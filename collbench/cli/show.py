@@ -31,7 +31,7 @@ _CSV_COLUMNS = [
     "size_bytes", "count", "timing", "concurrent", "iterations", "time_us", "time_min_us", "time_p50_us", "time_p95_us",
     "time_max_us", "time_rank_max_us", "slowest_rank", "algbw_GBps", "busbw_GBps", "wrong",
     # since then
-    "mode", "time_p5_us", "time_p99_us", "time_us_interval", "precise", "late", "late_kept", "late_ranks",
+    "mode", "time_p5_us", "time_p99_us", "time_us_interval", "precise", "unstable", "late", "late_kept", "late_ranks",
     "first_call_us", "cpu_time_us", "time_rank0_us", "time_rank_min_us", "measured", "rotation",
 ]  # fmt: skip
 

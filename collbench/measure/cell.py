@@ -270,6 +270,7 @@ class CellMeasurement:
         precise = None if self._fixed else samples.is_precise(figures["samples_us"], self._sweep.precision)
         if times[0].late_kept == len(figures["samples_us"]):  # not one sample that all ranks began in time
             precise = precise and False
+        unstable = samples.is_unstable(figures["samples_us"])
         if not self._sweep.samples:
             del figures["samples_us"], figures["rank_samples_us"]
         record = {**self._cell.record(ranks), "nnodes": self._job.layout.nnodes_of(ranks), **figures}
@@ -280,6 +281,7 @@ class CellMeasurement:
             "busbw_GBps": busbw,
             "wrong": None if -1 in wrong else sum(wrong),
             "precise": precise,
+            "unstable": unstable,
             "late": times[0].late,
             "late_kept": times[0].late_kept,
             "rotation": self._arena.slots(slot_of(self._cell, len(ranks), 0, self._sweep.unalign)),

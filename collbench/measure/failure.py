@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import re
 import signal
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from collbench.errors import EXIT_INTERRUPTED, EXIT_JOB, CollbenchError
 from collbench.measure.process import ENDED_BY_LAUNCHER, Terminated, Verdict, begin_to_end, received
 
 _REPORT_WAIT_S = 1.0  # for the living ranks to say that they live; less than the grace after a signal
+_STORE_WAIT_S = 1.0  # for the store itself to answer
 _MOST_NAMES = 8
 # What a rank reports: one of these, or these before its reason.
 _OWN, _LOST, _SIGNAL = "own ", "lost", "signal"
+
+_Answer = TypeVar("_Answer")
 
 _SOURCE_PLACE = re.compile(r"^\[\S+:\d+\]\s*")  # gloo begins its messages with a place in its own source
 _ADVICE = re.compile(r"\. This is typically caused by.*")
@@ -54,7 +59,7 @@ def explain(error: BaseException, rank: int, hosts: list[str], store: Any) -> Ve
         _report(rank, store, f"{_OWN}{mine}")
         return Verdict(EXIT_JOB, mine)
 
-    answer = _reports(rank, len(hosts), store) if _report(rank, store, _SIGNAL if terminated else _LOST) else None
+    answer = _in_time(lambda: _exchange(rank, len(hosts), store, _SIGNAL if terminated else _LOST))
     reports = answer or {}
     if received(signal.SIGINT):  # the other ranks were interrupted a moment earlier
         return Verdict(EXIT_INTERRUPTED, "interrupted")
@@ -80,6 +85,21 @@ def _names(ranks: list[int], hosts: list[str]) -> str:
     names = [f"rank {rank} (host {hosts[rank]})" for rank in ranks[:_MOST_NAMES]]
     more = len(ranks) - len(names)
     return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _in_time(ask: Callable[[], _Answer]) -> _Answer | None:
+    """The answer; None where the store's host can no longer be reached, so that it never comes: torch would wait until
+    the kernel gives the connection up, a quarter of an hour."""
+    answers: list[_Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
+    asking.start()
+    asking.join(_REPORT_WAIT_S + _STORE_WAIT_S)
+    return answers[0] if answers else None
+
+
+def _exchange(rank: int, world_size: int, store: Any, text: str) -> dict[int, str] | None:
+    """Report, and hear the others' reports; None where that cannot be."""
+    return _reports(rank, world_size, store) if _report(rank, store, text) else None
 
 
 def _report(rank: int, store: Any, text: str) -> bool:

@@ -241,6 +241,11 @@ class Keeper:
                 f"{budget} of {len(measured)} medians are known less well than to {self._sweep.precision:.0%} after "
                 f"{self._sweep.budget_s:g} s each (time_us_interval says how well): --budget gives more time"
             )
+        if unstable := sum(record.get("unstable") is True for record in measured):
+            yield (
+                f"{unstable} measurements are unstable: half-way their times went over to another level, as when a "
+                "link's rate changes: measure those again"
+            )
         kept = sorted({rank for record in measured if record.get("late_kept") for rank in record["late_ranks"]})
         if kept:
             late = sum(bool(record.get("late_kept")) for record in measured)

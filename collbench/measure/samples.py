@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from collbench.measure.timing import RankTimes
 
 FEWEST_WITH_INTERVAL = 6
 _EXACT_UP_TO = 500  # samples; beyond, the normal approximation of the binomial is as good
+_LEAST_OF_A_LEVEL = 3  # samples; fewer are outliers
+_LEAST_SHIFT = 0.1  # of the lower level
+_SHIFT_TO_SPREAD = 2.5
 
 
 def quantile(values: list[float], q: float) -> float:
@@ -60,6 +64,42 @@ def relative_interval(samples: list[float]) -> float:
 def is_precise(samples: list[float], precision: float) -> bool:
     """Whether the 95 % interval of the median reaches no further from it than `precision` times the median."""
     return relative_interval(samples) <= precision
+
+
+def is_unstable(samples: list[float]) -> bool | None:
+    """Whether samples, in the order of their time, lie on two levels, one after the other, as those of a link whose
+    rate changed meanwhile do: their median is then of neither. None for fewer than 6, which show no level.
+
+    The levels (four fifths of the samples of each) are apart by a tenth, and by 2.5 times the wider of them. One sample
+    in between belongs to neither. Independent noise looks so in less than 1 % of cells; noise of two values alone in
+    4 % of those with 6 samples, in less where there are more.
+    """
+    if len(samples) < 2 * _LEAST_OF_A_LEVEL:
+        return None
+    change = _likeliest_change(samples)
+    return any(
+        _are_levels(samples[:end], samples[begin:])
+        for end, begin in ((change, change), (change - 1, change), (change, change + 1))
+    )
+
+
+def _likeliest_change(samples: list[float]) -> int:
+    """Where two levels fit the samples best (least squares, outliers clipped): the later one begins there."""
+    n, low, high = len(samples), quantile(samples, 0.1), quantile(samples, 0.9)
+    clipped = [min(max(sample, low), high) for sample in samples]
+    mean = sum(clipped) / n
+    sums = list(accumulate(sample - mean for sample in clipped))
+    candidates = range(_LEAST_OF_A_LEVEL, n - _LEAST_OF_A_LEVEL + 1)
+    return max(candidates, key=lambda before: sums[before - 1] ** 2 / (before * (n - before)))
+
+
+def _are_levels(before: list[float], after: list[float]) -> bool:
+    if min(len(before), len(after)) < _LEAST_OF_A_LEVEL:
+        return False
+    lower, upper = sorted([quantile(part, 0.1), quantile(part, 0.9)] for part in (before, after))
+    gap = upper[0] - lower[1]
+    spread = max(lower[1] - lower[0], upper[1] - upper[0])
+    return gap >= _LEAST_SHIFT * lower[1] and gap >= _SHIFT_TO_SPREAD * spread
 
 
 def isolated_samples_us(times: list[RankTimes]) -> list[float]:

@@ -35,7 +35,8 @@ def start(tmp_path):
         words = [*command, "-m", "collbench", "run", *CELL, "-o", str(tmp_path / "r.jsonl"), *arguments]
         started = [
             subprocess.Popen(
-                [*words, *(of_rank or {}).get(rank, [])], env=clean_environment(**extra) | {"RANK": str(rank)}, cwd=ROOT,
+                [*words, *(of_rank or {}).get(rank, [])],
+                env=clean_environment(**extra) | {"RANK": str(rank)}, cwd=ROOT,
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             )
             for rank in which
