@@ -12,7 +12,6 @@ from collbench.cli.nccl_flags import NOT_POSSIBLE, without_impossible
 from collbench.errors import InputError
 from collbench.results import close_run, load_results
 
-
 END = {"kind": "end", "run_id": "r1", "finished": "2026-01-01T00:00:00+00:00", "exit_code": 0, "reason": None}
 
 

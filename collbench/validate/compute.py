@@ -19,6 +19,9 @@ class Compute(Protocol):
 
     name: str
 
+    def begin(self) -> None:
+        """A step begins: what comes next follows on nothing."""
+
     def spend_ms(self, duration_ms: float, since_s: float) -> None:
         """Compute until `duration_ms` after `since_s` (time.perf_counter), or queue that much work."""
 
@@ -32,6 +35,9 @@ class Wait:
     name = "sleep"
 
     def __init__(self) -> None:
+        self._until_s = 0.0
+
+    def begin(self) -> None:
         self._until_s = 0.0
 
     def spend_ms(self, duration_ms: float, since_s: float) -> None:
@@ -56,6 +62,9 @@ class Matmul:
         self._run(_TRIALS)
         device.synchronize()
         self._one_ms = (time.perf_counter() - begun) * 1e3 / _TRIALS
+
+    def begin(self) -> None:
+        pass
 
     def spend_ms(self, duration_ms: float, since_s: float) -> None:
         self._run(round(duration_ms / self._one_ms))

@@ -51,6 +51,7 @@ class Step:
     def run(self, syncs: bool) -> Reading:
         """One step of all micro-batches, from a start common to all ranks; without `syncs`, none communicates."""
         start = self._job.deadline.wait() / 1e9
+        self._compute.begin()
         for micro_batch in range(self._knobs.accumulate):
             last = micro_batch == self._knobs.accumulate - 1
             with self._without_sync() if not (syncs and last) else nullcontext():

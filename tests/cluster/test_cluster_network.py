@@ -233,10 +233,12 @@ def test_after_a_killed_run_its_ranks_are_gone_and_clean_removes_the_rest_and_no
         process.kill()
         process.wait()
         until(lambda: not any(pids_in(f"{name}-host{host}") for host in (0, 1)))
-        assert {each.name: each.alive for each in find()} == {name: False, alive.name: True}
+        found = {each.name: each.alive for each in find()}  # and those of others on this machine
+        assert found[name] is False and found[alive.name] is True
         cleaned = subprocess.run([*CLUSTER, "clean"], cwd=ROOT, capture_output=True, text=True, check=True)
-        assert cleaned.stdout == f"removed {name}\n"
-        assert [each.name for each in find()] == [alive.name]
+        assert f"removed {name}" in cleaned.stdout.splitlines()
+        left = [each.name for each in find()]
+        assert alive.name in left and name not in left
         assert ping_s(alive, 0, 1) < 5e-3
 
 
