@@ -57,7 +57,8 @@ def cut(tmp_path_factory):
 def test_a_pulled_cable_ends_the_job_and_its_host_is_named(cut):
     assert cut.failed.codes == (3, 3, 3), cut.failed
     last = cut.failed.stderr[0].splitlines()[-1]
-    assert last.startswith("collbench: rank 1 (host host1) died or hangs: Timed out"), cut.failed
+    assert last.startswith("collbench: rank 1 (host host1) died or hangs: "), cut.failed
+    assert "timed out" in last.lower()  # gloo's word or collbench's own, whichever waited
     assert "Traceback" not in "".join(cut.failed.stderr)
 
 

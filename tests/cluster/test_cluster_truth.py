@@ -103,6 +103,7 @@ def test_a_message_takes_the_time_that_the_link_allows(sweep, hosts, rate_mbit):
     assert not wrong_at_the_second_try(measure, expected, TOLERANCE)
 
 
+@STUDY
 def test_every_collective_takes_what_a_bare_loop_takes_and_what_the_link_allows(sweep):
     """all_gather and reduce_scatter copy inside torch and gloo, which no link knows of: they have the bare loop alone,
     which does not work in place."""
