@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,6 +98,15 @@ class ResultsFile:
     overlaps: list[Record] = field(default_factory=list)
     inits: list[Record] = field(default_factory=list)
     torn_at_byte: int | None = None
+
+    def of_runs(self, run_ids: Collection[str]) -> ResultsFile:
+        """The records of these runs."""
+
+        def own(records: list[Record]) -> list[Record]:
+            return [record for record in records if record["run_id"] in run_ids]
+
+        kinds = own(self.runs), own(self.measurements), own(self.skips), own(self.ends)
+        return ResultsFile(self.path, *kinds, own(self.aggregates), own(self.overlaps), own(self.inits))
 
     def as_document(self) -> dict[str, list[Record]]:
         """What `run --json` and `show --json` print; kinds of records that not every file has, where it has them."""

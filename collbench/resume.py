@@ -6,19 +6,24 @@ import os
 from pathlib import Path
 
 from collbench.errors import InputError
-from collbench.results import Record, load_results
+from collbench.results import Record, ResultsFile, load_results
 from collbench.sweep import Sweep, identity_of
 
 
 def done_cells(path: Path, sweep: Sweep, world_size: int, backend: str, append: bool) -> list[Record]:
-    """The measurements of this very sweep, world size and backend in a file; none where the file is new or empty.
+    """The measurements of `held`."""
+    return held(path, sweep, world_size, backend, append).measurements
+
+
+def held(path: Path, sweep: Sweep, world_size: int, backend: str, append: bool) -> ResultsFile:
+    """What a file holds of this very sweep, world size and backend; nothing where the file is new or empty.
 
     Raises InputError where the file's last run was of another, unless `append` says to put both in one file.
     """
     if path.exists() and not path.is_file() and path != Path(os.devnull):
         raise InputError(f"{path}: is not a regular file: name a results file with -o")
     if not path.exists() or _holds_nothing(path):
-        return []
+        return ResultsFile(path)
     results = load_results(path)
     mine = {
         "sweep": sweep.identity(),
@@ -39,7 +44,7 @@ def done_cells(path: Path, sweep: Sweep, world_size: int, backend: str, append: 
                 f"{path}: holds another run ({_difference(theirs, mine)}): --append puts both in one file, "
                 "or name another file with -o"
             )
-    return [record for record in results.measurements if record["run_id"] in same]
+    return results.of_runs(same)
 
 
 def _holds_nothing(path: Path) -> bool:

@@ -34,7 +34,8 @@ from itertools import islice
 from pathlib import Path
 
 from collbench.measure.process import Verdict
-from collbench.sweep import TIMINGS, Cell
+from collbench.sweep import Cell
+from collbench.sweep_words import TIMINGS
 from collbench.units import format_size, parse_size
 
 SIZES = (8, 64, 512, 4096, 32768, 262144, 1048576)

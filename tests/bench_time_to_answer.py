@@ -31,7 +31,8 @@ from pathlib import Path
 from statistics import median
 
 from collbench.measure.process import Verdict
-from collbench.sweep import TIMINGS, Sweep, in_order, plan_cells
+from collbench.sweep import Sweep, in_order, plan_cells
+from collbench.sweep_words import TIMINGS
 from collbench.units import parse_size
 
 LOOP = 100

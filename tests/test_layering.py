@@ -18,6 +18,7 @@ BASE = [
     "collectives",
     "topology",
     "results",
+    "sweep_words",
     "sweep",
     "resume",
     "columns",

@@ -13,17 +13,8 @@ from collbench.collectives import COLLECTIVES, REDOPS
 from collbench.dtypes import DTYPES
 from collbench.errors import InputError
 from collbench.results import cell_key
-from collbench.sweep import (
-    ALL_ROOTS,
-    ENDLESS,
-    Sweep,
-    check_root,
-    identity_of,
-    in_order,
-    load_sweep,
-    plan_cells,
-    refused_cell,
-)
+from collbench.sweep import Sweep, check_root, identity_of, in_order, load_sweep, plan_cells, refused_cell
+from collbench.sweep_words import ALL_ROOTS, ENDLESS
 from collbench.topology import Layout, default_group_kinds, form_groups, form_kinds
 
 FOUR = ("broadcast", "all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor")

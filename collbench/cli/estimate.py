@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.cost_flags import add_cost_flags, cost_model
 from collbench.collectives import Collective, bandwidths_GBps, find_collective
+from collbench.columns import aligned
 from collbench.dtypes import find_dtype
 from collbench.errors import EXIT_DONE
 from collbench.units import format_size, format_time_us, parse_size
@@ -110,9 +111,7 @@ def _table(answers: list[dict[str, Any]]) -> str:
         ("size", "time", "90 % interval", "algbw GB/s", "busbw GB/s", "sent per rank", "source"),
         *map(_row, answers),
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join([title, *lines])
+    return "\n".join([title, *aligned(rows, left=())])
 
 
 def _row(answer: dict[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collbench.columns import aligned
 from collbench.errors import EXIT_DONE, InputError
 from collbench.numbers import digits, interval
 from collbench.units import format_size
@@ -56,21 +57,13 @@ def run(args: argparse.Namespace) -> int:
 def fit_table(fits: tuple[Fit, ...], *, segments: bool = False) -> str:
     """One row per fit; with `segments` theirs beneath, and beneath the table what the fits themselves note."""
     rows = [_row(fit) for fit in fits]
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    lines = [_aligned(_COLUMNS, widths)]
-    for fit, row in zip(fits, rows, strict=True):
-        lines.append(_aligned(row, widths))
+    head, *below = aligned([_COLUMNS, *rows], left=range(_TEXT_COLUMNS))
+    lines = [head]
+    for fit, line in zip(fits, below, strict=True):
+        lines.append(line)
         lines += [f"    {_segment_line(segment)}" for segment in fit.segments if segments]
         lines += [f"    note: {note}" for note in fit.notes]
     return "\n".join(lines)
-
-
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    padded = (
-        cell.ljust(width) if index < _TEXT_COLUMNS else cell.rjust(width)
-        for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-    )
-    return "  ".join(padded).rstrip()
 
 
 def _row(fit: Fit) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from collbench.measure.slots import largest_slot_bytes
 from collbench.nccl_json import check_json_path
 from collbench.results import ResultsWriter, close_run
 from collbench.resume import done_cells
-from collbench.sweep import ENDLESS, WORDS, Sweep, check_root, load_sweep, plan_cells
+from collbench.sweep import Sweep, check_root, load_sweep, plan_cells
+from collbench.sweep_words import ENDLESS, WORDS
 from collbench.topology import Layout, form_kinds, rounds
 from collbench.units import format_size, seconds_of
 

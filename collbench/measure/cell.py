@@ -267,9 +267,8 @@ class CellMeasurement:
             figures = samples.summarize_isolated(ranks, times)
         else:
             figures = samples.summarize_pipelined(ranks, times, length * self._per_call)
-        precise = None if self._fixed else samples.is_precise(figures["samples_us"], self._sweep.precision)
-        if times[0].late_kept == len(figures["samples_us"]):  # not one sample that all ranks began in time
-            precise = precise and False
+        in_time = times[0].late_kept < len(figures["samples_us"])  # at least one sample that all ranks began in time
+        precise = None if self._fixed else in_time and samples.is_precise(figures["samples_us"], self._sweep.precision)
         unstable = samples.is_unstable(figures["samples_us"])
         if not self._sweep.samples:
             del figures["samples_us"], figures["rank_samples_us"]

@@ -27,8 +27,8 @@ from collbench.measure.process import VERDICT_DIR, Verdict
 from collbench.nccl_json import write_json
 from collbench.nccl_table import Printer, Row, places
 from collbench.overlaps import overlap_lines
-from collbench.results import SCHEMA, Record, ResultsWriter, cell_key, load_results
-from collbench.resume import done_cells
+from collbench.results import SCHEMA, Record, ResultsWriter, cell_key
+from collbench.resume import held
 from collbench.sweep import Cell, Sweep
 from collbench.topology import Groups
 
@@ -49,6 +49,8 @@ class Keeper:
         self._groups, self._unformed = groups, unformed
         self._shown = "pipelined" if "pipelined" in sweep.timing else "isolated"
         self._known: dict[tuple[Any, ...], Record] = {}
+        self._aggregates: list[Record] = []
+        self._overlaps: list[Record] = []
         self._due: deque[list[Cell]] = deque()  # rows of the table that are not printed yet, in its order
         self._gone: set[Any] = set()  # rows of which a cell was skipped
         self._skipped: set[Any] = set()  # skips that have been told of
@@ -68,13 +70,13 @@ class Keeper:
         with warnings.catch_warnings():
             if VERDICT_DIR in os.environ:  # whoever started this job has read the file, and warned
                 warnings.simplefilter("ignore", UserWarning)
-            done = done_cells(self._output, sweep, world_size, backend, self._keeping.append)
-        self._known = {cell_key(record): record for record in done}
-        if done:
+            done = held(self._output, sweep, world_size, backend, self._keeping.append)
+        self._known = {cell_key(record): record for record in done.measurements}
+        self._aggregates, self._overlaps = list(done.aggregates), list(done.overlaps)
+        if self._known:
             self._writer.mend()
             # The table of what is there is of the run that measured it.
-            runs = {run["run_id"]: run for run in load_results(self._output).runs}
-            self._printer = Printer(runs[done[0]["run_id"]], self._print, self._keeping.style, aside=self._aside)
+            self._printer = Printer(done.runs[0], self._print, self._keeping.style, aside=self._aside)
 
     def has(self, cell: Cell, groups: Groups | None = None) -> bool:
         """Whether the file holds this cell for these groups, or for every group of its kind."""
@@ -133,8 +135,11 @@ class Keeper:
             self._gone.add(_row_key(cell))
         new = [record for record in found.records if cell_key(record) not in self._known]
         # Before the measurements, without which all of it is measured again.
-        for record in (*found.overlaps, *found.aggregates) if new else ():
-            self._write({**record, "run_id": self.run["run_id"]})
+        if new:
+            self._aggregates += found.aggregates
+            self._overlaps += found.overlaps
+            for record in (*found.overlaps, *found.aggregates):
+                self._write({**record, "run_id": self.run["run_id"]})
         for record in new:
             self._known[cell_key(record)] = record
             self._write({"kind": "measurement", "run_id": self.run["run_id"], **record})
@@ -152,7 +157,10 @@ class Keeper:
         self._printer.close(memory_bytes)
         known = list(self._known.values())
         known.sort(key=places(known, self.run))
-        for line in (*self._of_groups(known), *contention_lines(known), *self._imprecise(known)):
+        for records in (self._aggregates, self._overlaps):
+            records.sort(key=places(records, self.run))
+        together = (*aggregate_lines(self._aggregates), *contention_lines(known), *overlap_lines(self._overlaps))
+        for line in (*together, *self._imprecise(known)):
             self._printer.comment(f"collbench: {line}")
         if self._reasons:
             reason, *others = self._reasons
@@ -218,20 +226,6 @@ class Keeper:
             [self._known[cell_key(cell.record(ranks))] for ranks in self._groups[cell.group]] for cell in row
         )
         return left, right
-
-    def _of_groups(self, known: list[Record]) -> list[str]:
-        """What the file says of groups together and of collectives beside products, of this run and those before."""
-        if not self._output.is_file():  # /dev/null
-            return []
-        ids = {self.run["run_id"], *(record.get("run_id") for record in known)}
-        results = load_results(self._output)
-        aggregates, overlaps = (
-            [record for record in records if record["run_id"] in ids]
-            for records in (results.aggregates, results.overlaps)
-        )
-        for records in (aggregates, overlaps):
-            records.sort(key=places(records, self.run))
-        return [*aggregate_lines(aggregates), *overlap_lines(overlaps)]
 
     def _imprecise(self, measured: list[Record]) -> Iterator[str]:
         """What the reader must know of how well the times are known."""

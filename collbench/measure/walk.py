@@ -21,7 +21,8 @@ from collbench.measure.keeper import Keeper
 from collbench.measure.process import here
 from collbench.measure.slots import largest_slot_bytes
 from collbench.progress import Progress
-from collbench.sweep import ENDLESS, Cell, Sweep, in_order, plan_cells, refused_cell
+from collbench.sweep import Cell, Sweep, in_order, plan_cells, refused_cell
+from collbench.sweep_words import ENDLESS
 from collbench.topology import Groups, rounds
 
 _OF_FREE = 0.9  # of the free memory, for buffers; the data check and the backend take some as well

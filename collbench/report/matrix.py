@@ -20,6 +20,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 from matplotlib.ticker import FuncFormatter, LogLocator
 
+from collbench.columns import aligned
 from collbench.errors import InputError
 from collbench.links import BANDWIDTH, Link, Matrix, PairTable, pair_tables
 from collbench.numbers import digits
@@ -120,7 +121,7 @@ def _full(table: PairTable, matrix: Matrix, slow: Collection[Link]) -> list[str]
     legend = {_MARK: "slower than the others by more than the noise", _MISSING: "not measured"}
     drawn = "".join(text for row in rows[1:] for text in row[1:])
     said = [f"{sign} {meaning}" for sign, meaning in legend.items() if sign in drawn]
-    return [*_aligned(rows, left=1), *([f"({'; '.join(said)})"] if said else [])]
+    return [*aligned(rows, left=[0]), *([f"({'; '.join(said)})"] if said else [])]
 
 
 def _worst(table: PairTable, matrix: Matrix) -> list[str]:
@@ -140,7 +141,7 @@ def _worst(table: PairTable, matrix: Matrix) -> list[str]:
         rows.append((badness * median, cells))
     rows.sort(key=lambda row: -row[0])
     head = [f"the worst {_WORST} of {len(table.places)} (the PNG has all)", "median", "worst", "link"]
-    return _aligned([head, *(cells for _, cells in rows[:_WORST])], left=1, last_left=True)
+    return aligned([head, *(cells for _, cells in rows[:_WORST])], left=[0, 3])
 
 
 def _formatter(matrix: Matrix) -> Callable[[float], str]:
@@ -148,18 +149,6 @@ def _formatter(matrix: Matrix) -> Callable[[float], str]:
     median = statistics.median(matrix.values.values())
     decimals = max(0, 2 - math.floor(math.log10(median)))
     return lambda value: f"{value:.{decimals}f}"
-
-
-def _aligned(rows: Sequence[Sequence[str]], left: int, last_left: bool = False) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    to_the_left = {*range(left), *([len(widths) - 1] if last_left else [])}
-    return [
-        "  ".join(
-            text.ljust(width) if column in to_the_left else text.rjust(width)
-            for column, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _findings(table: PairTable, matrix: Matrix, comparison: Comparison) -> Iterator[str]:
