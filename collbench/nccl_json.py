@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from collbench.errors import InputError
@@ -48,9 +49,7 @@ def check_json_path(text: str | os.PathLike[str]) -> Path:
     if not path.parent.is_dir():
         raise InputError(f"--output-file {path}: there is no folder {path.parent}: make it, or name another file")
     try:
-        if not path.exists():  # now, and not after the sweep
-            path.touch()
-            path.unlink()
+        TemporaryFile(dir=path.parent).close()  # now, and not after the sweep; nothing of it meets another rank's
     except OSError as error:
         raise InputError(f"--output-file {path}: cannot be written ({error.strerror}): name another file") from None
     return path

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from nccl_samples import COLLECTIVES, half, halves, style
@@ -204,6 +205,12 @@ def test_a_name_that_is_not_json_is_refused_before_anything_is_measured(tmp_path
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         check_json_path(tmp_path / "none" / "out.json")
+
+
+def test_every_rank_of_a_job_may_check_the_name_at_once(tmp_path):
+    with ThreadPoolExecutor(8) as ranks:
+        checked = list(ranks.map(check_json_path, [tmp_path / "out.json"] * 400))
+    assert set(checked) == {tmp_path / "out.json"} and list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_said_in_one_line_and_leaves_no_half_report(tmp_path, monkeypatch):
