@@ -39,3 +39,15 @@ def collbench() -> Run:
         )
 
     return run
+
+
+# Logs of other tools, read in place: the one spot that knows where they are.
+LOGS = Path(os.environ.get("COLLBENCH_LOGS") or ROOT.parent / "shared" / "logs")
+
+
+@pytest.fixture(scope="session")
+def logs() -> Path:
+    """The folder of handed logs: `index.csv`, `expected.json` and `raw/`."""
+    if not (LOGS / "index.csv").is_file():
+        pytest.skip(f"no logs at {LOGS} (COLLBENCH_LOGS names another folder)")
+    return LOGS

@@ -34,7 +34,7 @@ BASE = [
     "numbers",
 ]
 # Above it: each may import what is in a level below; those of one level do not import each other.
-LEVELS = [{"measure", "model"}, {"predict"}, {"validate", "report"}, {"quickstart"}, {"cli"}, {"__main__"}]
+LEVELS = [{"measure", "importers", "model"}, {"predict"}, {"validate", "report"}, {"quickstart"}, {"cli"}, {"__main__"}]
 
 # Who may import what is heavy: modules, or packages with all that is in them. model.pooling is the part of the fit that
 # reads the results table.

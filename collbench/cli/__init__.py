@@ -25,6 +25,7 @@ COMMANDS = {
     "quickstart": "the whole loop on this machine, in about a minute: sweep, fit, predict, check",
     "env": "what this machine is, and what would go wrong on it",
     "run": "measure a sweep of collectives (starts torchrun itself, or runs as its worker)",
+    "import": "read other tools' logs: nccl-tests, rccl-tests, OSU, PyTorch traces and more",
     "show": "print a results file: a table, nccl-tests' own layout, CSV, JSON, or a matrix of links",
     "fit": "fit α–β models to results",
     "estimate": "the time of one collective, from a model file or from link figures",

@@ -1,0 +1,245 @@
+"""A line of nccl-tests' table by its columns; and what a row without a header, or the half of one, can be told by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from collbench.importers.clean import cells
+from collbench.importers.nccl_layout import IN_HALVES, MOST_TOKENS, Layout
+from collbench.importers.table import Printed
+from collbench.importers.words import dtype_named
+
+_LARGEST = 2**63 - 1  # a size, a count
+_PER_ITER = {"i_min": "min_us", "i_max": "max_us", "i_p99": "p99_us", "i_cv%": "cv_pct"}
+_NO_VALUE = re.compile(r"n/?a|-?nan|-?inf|[-–—]{1,3}|x{1,4}\.?x{0,4}|\?+|\*+", re.IGNORECASE)
+_WITH_COMMAS = re.compile(r"\d{1,3}(?:,\d{3}){1,6}(?:\.\d{1,9})?\Z")
+_INTEGER = re.compile(r"-?\d{1,19}\Z")
+_GLUED = re.compile(r"(-?\d{1,19}(?:\.\d{1,9})?)(?=[\[(]|[A-Za-z][\w.-]{0,100}[:\]])")
+_RULE = re.compile(r"[\s|:+=-]{3,}\Z")
+_REDOPS = ("sum", "prod", "max", "min", "avg", "mulsum", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One half of a row. values: by column, those that are numbers."""
+
+    in_place: bool | None
+    values: dict[str, Printed]
+    texts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowText:
+    """A row, its words told apart. missing: halves of the layout that the line does not hold whole."""
+
+    size: int
+    count: int | None
+    dtype: str | None
+    redop: str | None
+    root: int | None
+    halves: tuple[Half, ...]
+    label: tuple[str, str] | None = None  # (what a leading column is called, its value in this row)
+    missing: int = 0
+    tail: tuple[str, ...] = ()
+
+
+def tokens_of(text: str) -> list[str]:
+    """The words of a line, a pipe table's cells among them; without the marks of a comment."""
+    parts = (
+        [word for cell in cells(text) for word in (cell.split() or ["N/A"])] if text.count("|") > 2 else text.split()
+    )
+    return [token.replace(",", "") if "," in token and _WITH_COMMAS.match(token) else token for token in parts]
+
+
+def is_rule(text: str) -> bool:
+    """Whether a line is a ruler of a table, such as `|---:|---|`."""
+    return "-" in text and bool(_RULE.match(text))
+
+
+def read_row(tokens: list[str], layout: Layout) -> RowText | str | None:
+    """A row of this layout; the reason why a line that begins like one is none; None for a line that does not.
+
+    A cut row counts where its first half is whole.
+    """
+    if not tokens or len(tokens) > MOST_TOKENS:
+        return None
+    tokens, label = _without_label(tokens, layout)
+    head = _read_first(tokens, layout)
+    if head is None:
+        return None
+    if isinstance(head, str):
+        return head
+    first, rest = head
+    tail = _tail_of(rest, layout)
+    if tail is None:
+        return f"{len(rest)} cells after the first columns: the header has {layout.width - len(layout.first)}"
+    halves, missing, at = [], 0, 0
+    body = rest[: len(rest) - len(tail)]
+    for columns, in_place in zip(layout.halves, layout.in_place, strict=True):
+        texts = dict(zip(columns, body[at : at + len(columns)], strict=False))
+        at += len(columns)
+        if len(texts) < len(columns):
+            missing += 1
+            continue
+        half = _read_half(texts, in_place)
+        if isinstance(half, str):
+            return half
+        halves.append(half)
+    if not halves:
+        return "the row is torn"
+    return replace(first, halves=tuple(halves), missing=missing, label=label or first.label, tail=tuple(tail))
+
+
+def guess_layouts(tokens: list[str]) -> Iterator[Layout]:
+    """The layouts that a row without a header may have, the likelier first."""
+    at = next((index for index, token in enumerate(tokens[:8]) if index >= 2 and dtype_named(token) is not None), None)
+    if at is None:
+        return
+    lead = ("?",) * (at - 2)
+    rest = tokens[at + 1 :]
+    has_redop = bool(rest) and rest[0].lower() in _REDOPS
+    first = (*lead, "size", "count", "type", *(("redop",) if has_redop else ()))
+    numbers = rest[has_redop:]
+    whole, short = ("time", "algbw", "busbw", "wrong"), ("time", "algbw", "busbw")
+    forms: dict[int, tuple[tuple[bool, tuple[tuple[str, ...], ...]], ...]] = {
+        3: ((False, (short,)),),
+        4: ((True, (short,)), (False, (whole,))),
+        5: ((True, (whole,)),),
+        6: ((False, (short, short)),),
+        7: ((True, (short, short)),),
+        8: ((False, (whole, whole)),),
+        9: ((True, (whole, whole)),),
+    }
+    for has_root, halves in forms.get(len(numbers), ()):
+        if not has_root or _INTEGER.match(numbers[0]):
+            yield Layout(
+                first=(*first, "root") if has_root else first,
+                halves=halves,
+                in_place=(False, True) if len(halves) == 2 else (None,),
+            )
+
+
+def looks_like_row(tokens: list[str]) -> bool:
+    """Whether a line has what every row begins with, in any layout: whole numbers, then a type."""
+    for index, token in enumerate(tokens[:6]):
+        if index >= 2 and dtype_named(token) is not None:
+            return True
+        if not _INTEGER.match(token):
+            return False
+    return False
+
+
+def _without_label(tokens: list[str], layout: Layout) -> tuple[list[str], tuple[str, str] | None]:
+    """A row with one cell more than its header in front (a number of nodes, of a line), without it."""
+    if len(tokens) == layout.width + 1 and looks_like_row(tokens[1:]) and layout.first[0] != "?":
+        type_at = layout.first.index("type") if "type" in layout.first else None
+        if (
+            type_at is not None
+            and dtype_named(tokens[type_at]) is None
+            and dtype_named(tokens[type_at + 1]) is not None
+        ):
+            return tokens[1:], ("?", tokens[0])
+    return tokens, None
+
+
+def _read_first(tokens: list[str], layout: Layout) -> tuple[RowText, list[str]] | str | None:
+    """The columns before the times, and the tokens after them."""
+    values: dict[str, str] = {}
+    label = None
+    rest = list(tokens)
+    for name in layout.first:
+        if not rest:
+            return "the row is torn" if "type" in values or len(values) >= 2 else None
+        token = rest[0]
+        if name == "redop" and (_INTEGER.match(token) or Printed.read(token)):
+            values[name] = ""  # hypercube's
+            continue
+        if name in ("nodes", "ranks", "?"):
+            label = label or (name, token)
+            rest.pop(0)
+            continue
+        values[name] = rest.pop(0)
+    size = _integer(values.get("size", ""))
+    if size is None:
+        return None
+    count = _integer(values["count"]) if "count" in values else None
+    dtype = dtype_named(values["type"]) if "type" in values else None
+    if "count" in values and count is None and "type" in values and dtype is None:
+        return None
+    if "count" in values and count is None:
+        return f"count {values['count'][:20]!r} is no whole number"
+    if "type" in values and dtype is None:
+        return f"unknown type {values['type'][:20]!r}"
+    redop = values.get("redop")
+    if redop and redop.lower() not in _REDOPS:
+        return f"unknown operator {redop[:20]!r}"
+    root = None
+    if "root" in values:
+        root = int(values["root"]) if _INTEGER.match(values["root"]) and len(values["root"]) < 8 else None
+        if root is None or root < -1:
+            return f"root {values['root'][:20]!r} is no rank"
+    redop = None if redop is None or redop.lower() == "none" else redop.lower()
+    row = RowText(
+        size=size, count=count, dtype=dtype, redop=redop, root=None if root == -1 else root, halves=(), label=label
+    )
+    return row, rest
+
+
+def _tail_of(rest: list[str], layout: Layout) -> list[str] | None:
+    """What stands after the halves; [] where the row ends before; None for more than the header has room for."""
+    room = sum(map(len, layout.halves))
+    more = rest[room:]
+    most = layout.width - len(layout.first) - room
+    return more if len(more) <= most else None
+
+
+def _read_half(texts: dict[str, str], in_place: bool | None) -> Half | str:
+    values = {}
+    for name, text in texts.items():
+        number = Printed.read(text)
+        if number is not None:
+            values[name] = number
+        elif name in IN_HALVES and not _NO_VALUE.fullmatch(text):
+            return f"{name} {text[:20]!r} is no number"
+    return Half(in_place, values, texts)
+
+
+def per_iteration(half: Half, factor: float) -> dict[str, float] | None:
+    """The -I columns of a half as the record has them; None without them."""
+    found = {
+        to: half.values[name].value * (factor if to.endswith("_us") else 1)
+        for name, to in _PER_ITER.items()
+        if name in half.values
+    }
+    return found or None
+
+
+def _integer(text: str) -> int | None:
+    if not _INTEGER.match(text):
+        return None
+    value = int(text)
+    return value if 0 <= value <= _LARGEST else None
+
+
+def is_rest_of_row(tokens: list[str]) -> bool:
+    """Whether a line holds nothing but numbers and marks for none, as the end of a torn row does."""
+    return len(tokens) <= MOST_TOKENS and all(Printed.read(token) or _NO_VALUE.fullmatch(token) for token in tokens)
+
+
+def cut_at_noise(tokens: list[str]) -> list[str]:
+    """The beginning of a row that other text breaks into, up to where it does (`-1[node01:123] PMIX ERROR`)."""
+    at = next(
+        (index for index, token in enumerate(tokens) if index >= 2 and dtype_named(token) is not None), len(tokens)
+    )
+    at += 1
+    if at < len(tokens) and tokens[at].lower() in _REDOPS:
+        at += 1
+    for index in range(at, len(tokens)):
+        token = tokens[index]
+        if Printed.read(token) or _NO_VALUE.fullmatch(token):
+            continue
+        glued = _GLUED.match(token)
+        return [*tokens[:index], glued[1]] if glued else tokens[:index]
+    return tokens

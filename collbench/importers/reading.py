@@ -1,0 +1,145 @@
+"""One log through all formats that recognise it: its tables, checked, and what was refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collbench.importers.check import Asked, judge
+from collbench.importers.records import records_of
+from collbench.importers.source import Log
+from collbench.importers.table import Format, Refusal, Table
+from collbench.results import Record
+
+
+@dataclass(slots=True)
+class Imported:
+    """What one log gave. formats: those that recognised it.  refused: in the order of the lines.
+
+    parts: by format, what of this log is read together with others (`read_together`).  told_by: the log that the tables
+    this one had a part in are told of.
+    """
+
+    log: Log
+    formats: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    asked: Asked = field(default_factory=Asked)
+    parts: dict[str, Any] = field(default_factory=dict)
+    told_by: str | None = None
+
+    @property
+    def rows(self) -> int:
+        """Lines that were taken."""
+        return sum(rows_in(table) for table in self.tables)
+
+    def records(self) -> list[list[Record]]:
+        """The records of each table."""
+        return [records_of(table, self.log, number, repr(self.asked)) for number, table in enumerate(self.tables)]
+
+
+def rows_in(table: Table) -> int:
+    """Rows of a table: the two halves of one line are one, those that repeat one another word for word count each.
+
+    A document may have many on one line: as many as it has halves of one side.
+    """
+    halves: Counter[tuple[int, bool]] = Counter()
+    for row in table.rows:
+        halves[row.line, row.in_place is True] += row.more.get("requests", 1)
+    return sum(max(halves[line, False], halves[line, True]) for line in {row.line for row in table.rows})
+
+
+def read_log(log: Log, formats: Iterable[Format], asked: Asked, *, force: bool = False) -> Imported:
+    """Read a log by each of these formats that recognises it (by all of them where `force`). A line that one format
+    took is not read by the next."""
+    imported = Imported(log, asked=asked)
+    taken: set[int] = set()
+    for format in formats:
+        if not force and not format.recognises(log):
+            continue
+        imported.formats.append(format.name)
+        if format.joint is not None:
+            imported.parts[format.name] = format.joint.part(log)
+            continue
+        lines: set[int] = set()
+        for found in format.read(log):
+            if isinstance(found, Refusal):
+                if found.line not in taken:
+                    imported.refused.append(found)
+                continue
+            found.rows = [row for row in found.rows if row.line not in taken]
+            lines |= {row.line for row in found.rows}  # those that are refused now are not for another format either
+            _add(imported, found)
+        taken |= lines
+    _sort(imported)
+    return imported
+
+
+def read_together(logs: Sequence[Imported], formats: Iterable[Format]) -> None:
+    """Add to these logs what only several of them say: the traces of a job's ranks."""
+    for format in formats:
+        members = [imported for imported in logs if format.name in imported.parts]
+        if format.joint is None or not members:
+            continue
+        parts = [imported.parts.pop(format.name) for imported in members]
+        for indices, found in format.joint.join(parts):
+            first = members[indices[0]]
+            if isinstance(found, Refusal):
+                first.refused.append(found)
+                continue
+            _add(first, found)
+            for index in indices:
+                members[index].told_by = first.log.name
+        for imported in members:
+            _sort(imported)
+
+
+def _add(imported: Imported, table: Table) -> None:
+    """A table, if its rows agree with themselves."""
+    if table.rows:
+        imported.refused += judge(table, imported.asked, imported.log.name)
+    if table.rows or table.estimates:
+        imported.tables.append(table)
+
+
+def _sort(imported: Imported) -> None:
+    imported.tables.sort(key=lambda table: table.line)
+    imported.refused.sort(key=lambda each: each.line)
+
+
+# --- nothing to read ----------------------------------------------------------------------------------------------
+
+_FAILURES = (
+    *("Test failure", "Test NCCL failure", "NCCL failure", "unhandled cuda error", "unhandled system error"),
+    *("ncclSystemError", "ncclUnhandledCudaError", "Segmentation fault", "out of memory", "No such file or directory"),
+    *("command not found", "Permission denied", "CANCELLED", "DUE TO TIME LIMIT"),
+)
+
+
+def why_nothing(imported: Imported, known: Iterable[str]) -> list[str]:
+    """The two likeliest reasons why a log gave no row."""
+    log, reasons = imported.log, []
+    if imported.refused:
+        first = imported.refused[0]
+        reasons.append(f"line {first.line}: {first.reason}")
+    if log.holds('"schema":"collbench.results/'):
+        reasons.append("it is a results file already: give it to 'collbench fit' or 'show' as it is")
+    if not log.holds("\n", "a", "e", "0"):
+        reasons.append("it is empty: was the job's standard output kept?")
+    elif not log.is_text:
+        reasons.append("it is not text")
+    failure = next((mark for mark in _FAILURES if log.holds(mark)), None)
+    if failure is not None:
+        line = next((number for number, text in log.raw_lines() if failure in text), 1)
+        reasons.append(f"the job itself seems to have failed (line {line}: {failure!r})")
+    if not imported.refused and log.holds("NCCL INFO") and len(reasons) < 2:
+        reasons.append("it holds NCCL's debug lines and no table: was the benchmark's own standard output kept?")
+    if not imported.formats:
+        reasons.append(f"no format was recognised ({', '.join(known)}): --format forces one")
+        reasons.append("its table's header or rows are not in it: the lines from '#  size' to '# Avg bus bandwidth'")
+    else:
+        reasons.append(f"it was read as {', '.join(imported.formats)}: --format forces another")
+        reasons.append("no line in it is a whole row of a table")
+    return reasons[:2]

@@ -1,0 +1,50 @@
+"""A log of 100 MB of NCCL's debug lines with one table in it: a few seconds, and no more memory than the log."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import clean_environment
+from nccl_texts import log
+
+_LINE = "node01:1905512:1905512 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read and more of the same\n"
+_MEASURED = """
+import json, resource, sys, time
+from collbench.cli import main
+code = main(["import", sys.argv[1], "-o", sys.argv[2]])
+print(json.dumps([code, time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024]))
+"""
+
+
+def _import(tmp_path, megabytes):
+    """(exit code, seconds of the process's own, MiB) of the command on a log of that size."""
+    half = _LINE * (megabytes * 500_000 // len(_LINE))
+    path = tmp_path / "large.log"
+    with path.open("w") as file:
+        file.writelines([half, log(), half])
+    out = tmp_path / "results.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURED, path, out],
+        capture_output=True, text=True, check=True, env=clean_environment(),
+    )  # fmt: skip
+    path.unlink()
+    assert len(out.read_text().splitlines()) == 12
+    return json.loads(done.stdout)
+
+
+def test_a_log_of_nccl_s_lines(tmp_path):
+    code, seconds, megabytes = _import(tmp_path, 20)
+    assert code == 0
+    assert seconds < 5
+    assert megabytes < 200
+
+
+@pytest.mark.study
+def test_a_log_of_a_hundred_megabytes(tmp_path):
+    code, seconds, megabytes = _import(tmp_path, 100)
+    assert code == 0
+    assert seconds < 5
+    assert megabytes < 300
