@@ -16,6 +16,7 @@ from collbench.cli.table_flags import add_table_flags, normalize, table_style
 from collbench.columns import aligned
 from collbench.contention import contention_lines
 from collbench.errors import InputError
+from collbench.measure.repeats import repeat_lines
 from collbench.nccl_json import check_json_path, write_json
 from collbench.nccl_style import TableStyle
 from collbench.nccl_table import Printer, has_columns, pass_of, places, rows_of, shown_timing
@@ -187,7 +188,8 @@ def _print_table(results: ResultsFile) -> None:
         )
         aggregates.sort(key=places(aggregates, results.runs[0]))
         overlaps.sort(key=places(overlaps, results.runs[0]))
-        for lines in (aggregate_lines(aggregates), contention_lines(measured), overlap_lines(overlaps)):
+        groups = (aggregate_lines(aggregates), contention_lines(measured))
+        for lines in (*groups, overlap_lines(overlaps), repeat_lines(measured)):
             if lines:
                 print("", *lines, sep="\n")
     for end in results.ends:

@@ -43,6 +43,11 @@ class Control:
         largest: list[int] = tensor.tolist()
         return largest
 
+    def leave(self) -> None:
+        """Let the ranks that wait for this one in `maximum` know that it will not come."""
+        if self._tree is not None:
+            self._tree.close()
+
     def from_rank(self, source: int, value: Any) -> Any:
         """One rank's value, on every rank; the others' `value` is not looked at."""
         data = _bytes_of(value) if self.rank == source else torch.empty(0, dtype=torch.uint8)

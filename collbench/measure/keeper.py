@@ -24,6 +24,7 @@ from collbench.measure.keeping import Keeping
 from collbench.measure.names import spans
 from collbench.measure.preflight import head_lines, run_fields
 from collbench.measure.process import VERDICT_DIR, Verdict
+from collbench.measure.repeats import repeat_lines
 from collbench.nccl_json import write_json
 from collbench.nccl_table import Printer, Row, places
 from collbench.overlaps import overlap_lines
@@ -160,7 +161,7 @@ class Keeper:
         for records in (self._aggregates, self._overlaps):
             records.sort(key=places(records, self.run))
         together = (*aggregate_lines(self._aggregates), *contention_lines(known), *overlap_lines(self._overlaps))
-        for line in (*together, *self._imprecise(known)):
+        for line in (*together, *repeat_lines(known), *self._imprecise(known)):
             self._printer.comment(f"collbench: {line}")
         if self._reasons:
             reason, *others = self._reasons

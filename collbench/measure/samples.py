@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from collbench.measure.timing import RankTimes
+if TYPE_CHECKING:  # what reads a file uses these figures too, without torch
+    from collbench.measure.timing import RankTimes
 
 FEWEST_WITH_INTERVAL = 6
 _EXACT_UP_TO = 500  # samples; beyond, the normal approximation of the binomial is as good
@@ -165,7 +166,11 @@ _SPREAD = ("time_min_us", "time_p5_us", "time_p50_us", "time_p95_us", "time_p99_
 
 
 def _spread(samples_us: list[float]) -> dict[str, Any]:
-    """What there is to say of repeats; null where there is one."""
+    """What there is to say of repeats; null where there is one.
+
+    time_us_interval: of the median while this cell was measured, at this one time: what changes between times is known
+    to passes alone (`repeats.py`).
+    """
     if len(samples_us) == 1:
         return dict.fromkeys(_SPREAD)
     interval = interval_of_median(samples_us)

@@ -90,6 +90,9 @@ def walk(job: Job, sweep: Sweep, keeping: Keeping, debug: bool, table: TextIO) -
     keeper: Keeper | None = None
 
     def end(error: BaseException) -> Verdict:
+        if isinstance(error, Exception) and is_broken_peer(error):
+            # A rank that had done its part waits for this one, and longer. It must say so now, else it counts as lost.
+            job.control.leave()
         verdict = explain(error, job.rank, hosts, job.store)
         if keeper is not None:
             keeper.end(verdict)

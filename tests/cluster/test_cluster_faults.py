@@ -17,10 +17,12 @@ pytestmark = [
     pytest.mark.workers,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),
 ]
-RUN = [sys.executable, "-m", "collbench", "run", "--collective", "all_reduce", "--group", "world"]
-HOW = {"environment": {"PYTHONPATH": str(ROOT)}, "timeout_s": 90}
+RUN = [sys.executable, "-m", "collbench", "run", "--group", "world", "--collective"]
+HOW = {"environment": {"PYTHONPATH": str(ROOT)}, "timeout_s": 150}
 TIMEOUT_S = 5  # of a cell
 CONTROL_S = 10  # what passes between ranks around a cell has as long as this at least
+STORE_S = 2  # for the others to say that they live
+MORE_S = 8  # that a busy machine may take to find all this out; a kernel waits for minutes
 
 
 def measurements(path):
@@ -34,15 +36,16 @@ def measurements(path):
 @pytest.fixture(scope="module")
 def cut(tmp_path_factory):
     """A sweep on three hosts in whose midst the second one's cable is pulled; then the same command with it put back.
+    In a gather to the first the third host has soon done its part, and waits for the others elsewhere than they.
 
     before, after: the measurements in the file.  text: the file between the two runs.
     """
     path = tmp_path_factory.mktemp("cut") / "r.jsonl"
     sweep = ["-b", "256K", "-e", "2M", "-n", "10", "-w", "1", "--timing", "isolated", "-T", str(TIMEOUT_S)]
-    command = [*RUN, *sweep, "-o", str(path)]
+    command = [*RUN, "gather", *sweep, "-o", str(path)]
     with Cluster(3, 500) as cluster:
-        with cluster.start(command, environment=HOW["environment"], grace_s=20) as job:
-            job.until(lambda: len(measurements(path)) >= 3)
+        with cluster.start(command, environment=HOW["environment"], grace_s=40) as job:
+            job.until(lambda: len(measurements(path)) >= 3, timeout_s=100)  # what Python needs to start is in it
             cluster.set_link(1, up=False)
             pulled = time.monotonic()
             failed = job.wait(HOW["timeout_s"])
@@ -70,7 +73,7 @@ def test_a_pulled_cable_leaves_the_file_whole_and_the_verdict_in_it(cut):
 
 
 def test_the_host_that_is_cut_off_gives_up_in_time_too(cut):
-    assert cut.took_s < CONTROL_S + 5, cut.failed
+    assert cut.took_s < CONTROL_S + STORE_S + MORE_S, cut.failed
 
 
 def test_the_same_command_finishes_what_a_pulled_cable_left(cut):
@@ -89,9 +92,11 @@ def test_a_cell_in_whose_midst_the_rate_is_halved_is_unstable_and_the_others_are
     sweep = ["-b", "1M", "-e", "1M", "-n", str(samples), "-w", "1", "--timing", "isolated", "-N", "2"]
     with (
         Cluster(2, 400) as cluster,
-        cluster.start([*RUN, *sweep, "-o", str(path)], environment=HOW["environment"], realtime=True) as job,
+        cluster.start(
+            [*RUN, "all_reduce", *sweep, "-o", str(path)], environment=HOW["environment"], realtime=True
+        ) as job,
     ):
-        job.until(lambda: len(measurements(path)) == 1)
+        job.until(lambda: len(measurements(path)) == 1, timeout_s=100)
         time.sleep(samples / 2 * sample_s)
         cluster.set_rate(1, 200)
         outcome = job.wait(HOW["timeout_s"])
@@ -108,12 +113,13 @@ def test_a_cell_in_whose_midst_the_rate_is_halved_is_unstable_and_the_others_are
 
 def test_a_host_that_never_joins_is_named_when_the_time_to_join_is_over(tmp_path):
     join_s = 5
+    command = [*RUN, "all_reduce", "--join-timeout", str(join_s), "-o", str(tmp_path / "r.jsonl")]
     with Cluster(3, 500) as cluster:
-        outcome = cluster.run(
-            [*RUN, "--join-timeout", str(join_s), "-o", str(tmp_path / "r.jsonl")], hosts=[0, 2], **HOW
-        )
+        # What Python needs to start, which is seconds, and in a fresh environment many.
+        start_s = cluster.run([sys.executable, "-c", "import collbench.measure.worker"], hosts=[0, 2], **HOW).took_s
+        outcome = cluster.run(command, hosts=[0, 2], **HOW)
     assert outcome.codes == (3, 3), outcome
-    assert join_s <= outcome.took_s < join_s + 15  # and what Python needs to start
+    assert join_s <= outcome.took_s < join_s + 2 * start_s + MORE_S, outcome
     [line] = "".join(outcome.stderr).splitlines()  # of one rank, for all
     assert line.startswith(f"collbench: rank 1 did not arrive at {cluster.address(0)}:"), outcome
     assert f"within {join_s} s (--join-timeout)" in line and "rank 0 on host0, rank 2 on host2" in line

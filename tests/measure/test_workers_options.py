@@ -101,11 +101,16 @@ def test_passes_go_on_from_one_another_and_are_tables_of_their_own(collbench, tm
     path = tmp_path / "r.jsonl"
     arguments = ["--collective", "all_gather,broadcast", *ONE_SIZE]
     run(collbench, path, *arguments)
-    done, results = run(collbench, path, *arguments, "--passes", "2")
-    assert halves(results, "all_gather_into_tensor") == {(False, 0), (True, 0), (False, 1), (True, 1)}
-    assert halves(results, "broadcast") == {(True, 0), (True, 1), (True, 2), (True, 3)}
-    assert len(results.measurements) == 2 * 2 * 2 * 2 and len(results.runs) == 2
-    assert done.stdout.count("# Collective test starting: all_gather_perf") == 2
+    done, results = run(collbench, path, *arguments, "--passes", "3")
+    assert halves(results, "all_gather_into_tensor") == {
+        (form, number) for form in (False, True) for number in range(3)
+    }
+    assert halves(results, "broadcast") == {(True, number) for number in range(6)}
+    assert len(results.measurements) == 2 * 2 * 2 * 3 and len(results.runs) == 2
+    assert done.stdout.count("# Collective test starting: all_gather_perf") == 3
+    # Six measurements have an interval together.
+    together = done.stdout[done.stdout.index("what was measured 6 times or more") :].splitlines()
+    assert [line.split()[2] for line in together if " world " in line] == ["broadcast", "broadcast"]
 
 
 def test_together_and_alone_in_one_launch_and_what_it_costs(collbench, tmp_path):
