@@ -399,3 +399,22 @@ def test_a_repeated_measurement_is_the_same_cell(tmp_path):
     assert cell_key(again) == cell_key(measurement())
     read_back = load_results(write_lines(tmp_path / "r.jsonl", run_record(), measurement())).measurements[0]
     assert {cell_key(read_back)} == {cell_key(measurement(group_ranks=(0, 1)))}
+
+
+def test_a_file_is_read_in_parts_as_it_is_line_by_line(tmp_path, monkeypatch):
+    """Columns that a part lacks, that are null in one part and numbers in another, and damage in a later part."""
+    import pandas
+
+    from collbench import results
+
+    extra = [{}, {}, {"slowest_rank": None}, {"slowest_rank": 3}, {"note": "late"}, {"group_ranks": None}, {}]
+    records = [run_record(), *(measurement(size_bytes=8 << n, **more) for n, more in enumerate(extra))]
+    path = tmp_path / "r.jsonl"
+    write_lines(path, *records)
+    whole = read_results(path)
+    monkeypatch.setattr(results, "_PART_LINES", 2)
+    pandas.testing.assert_frame_equal(read_results(path), whole)
+    assert len(whole) == len(extra)
+    path.write_text(path.read_text() + '{"kind":"measurement","run_id":"r1"}\n')
+    with pytest.raises(InputError, match=r"r\.jsonl:9: measurement without collective"):
+        read_results(path)

@@ -195,9 +195,6 @@ def _notes(choice: Choice, group: str, dtype: str | None) -> list[str]:
         notes.append(f"group {group} was not measured at this count: group {fit.group} ({measured}) stands in")
     if dtype is not None and fit.dtype != find_dtype(dtype).name:
         notes.append(f"{dtype} was not measured: this is the time of as many bytes of {fit.dtype or 'another type'}")
-    if not choice.exact:
-        wanted = counts(choice.nranks, choice.nnodes)
-        notes.append(f"{wanted} not measured: scaled by the ring law from {counts(fit.nranks, fit.nnodes)}")
     if choice.other_network:
         notes.append(
             f"only groups of the kind '{network_of(fit.nranks, fit.nnodes)}' were measured, and this one is "

@@ -11,7 +11,20 @@ from typing import Any
 
 from collbench.collectives import find_collective
 from collbench.errors import InputError
-from collbench.model.laws import UNKNOWN_LOG, Fit, HeldOutError, Interval, Scaling, Segment
+from collbench.model.curve import UNKNOWN_LOG
+from collbench.model.laws import (
+    ALGORITHMS,
+    UNKNOWN_ERROR,
+    Breakpoint,
+    Fit,
+    HeldOutError,
+    Interval,
+    Scaling,
+    Segment,
+)
+from collbench.model.prior import KINDS as PRIORS
+from collbench.model.prior import Prior
+from collbench.model.slowdown import Overlap
 
 Json = dict[str, Any]
 LARGEST = 1e300  # no size, time or rate
@@ -33,6 +46,8 @@ def fit_from_json(record: Any, where: str) -> Fit:
         values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
     if values["nnodes"] > values["nranks"]:
         raise InputError(f"{where}.nnodes is {values['nnodes']}: expected at most nranks, {values['nranks']}")
+    if values["spread_log"] and len(values["spread_log"]) != len(values["curve"]):
+        raise InputError(f"{where}.spread_log has {len(values['spread_log'])} values: expected one per point of curve")
     return Fit(**values)
 
 
@@ -41,6 +56,14 @@ def scaling_from_json(record: Any, where: str) -> Scaling:
     for name, (convert, default) in _OPTIONAL_SCALING_FIELDS.items():
         values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
     return Scaling(**values)
+
+
+def overlap_to_json(overlap: Overlap) -> Json:
+    return _plain(asdict(overlap))
+
+
+def overlap_from_json(record: Any, where: str) -> Overlap:
+    return Overlap(**_read_all(record, _OVERLAP_FIELDS, where))
 
 
 def _plain(record: Json) -> Json:
@@ -173,6 +196,12 @@ def _curve(value: Any) -> tuple[tuple[int, float], ...]:
     return tuple(points)
 
 
+def _prior_point(value: Any) -> tuple[int, float, float]:
+    if not isinstance(value, list) or len(value) != 3:
+        raise ValueError("a list of [size_bytes, time_us, half of the interval]")
+    return (_whole(1)(value[0]), _positive(value[1]), _not_negative(value[2]))
+
+
 def _list_of(convert: Convert, *, least: int = 0) -> Callable[[Any], tuple[Any, ...]]:
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) < least:
@@ -223,6 +252,7 @@ def _segment(value: Any) -> Segment:
     return Segment(**plain)
 
 
+_ERROR = _object(HeldOutError, {"median": _or_null(_not_negative), "p90": _or_null(_not_negative), "held_out": _flag})
 _FIT_FIELDS: dict[str, Convert] = {
     "collective": _collective,
     "group": _text,
@@ -240,19 +270,24 @@ _FIT_FIELDS: dict[str, Convert] = {
     "busbw_GBps": _positive,
     "busbw_GBps_interval": _interval(_positive),
     "n_half_bytes": _not_negative,
-    "error_pct": _object(
-        HeldOutError, {"median": _or_null(_not_negative), "p90": _or_null(_not_negative), "held_out": _flag}
-    ),
+    "error_pct": _ERROR,
     "points": _whole(1),
 }
 _OPTIONAL_FIT_FIELDS: dict[str, tuple[Convert, Any]] = {
     "interval_log": (_interval_log, (-UNKNOWN_LOG, UNKNOWN_LOG)),
+    "spread_log": (_list_of(_not_negative), ()),
+    "n_half_bytes_interval": (_interval(_not_negative), None),
+    "size_90_bytes": (_not_negative, None),
+    "size_90_bytes_interval": (_interval(_not_negative), None),
+    "breakpoints": (_list_of(_object(Breakpoint, {"size_bytes": _positive, "interval": _interval(_positive)})), ()),
+    "link_GBps": (_positive, None),
+    "prior": (_object(Prior, {"kind": _word(*PRIORS), "points": _list_of(_prior_point, least=1)}), None),
     "notes": (_list_of(_text), ()),
 }
 _SCALING_FIELDS: dict[str, Convert] = {
     "collective": _collective,
     "group": _text,
-    "algorithm": _word("ring"),
+    "algorithm": _word(*ALGORITHMS),
     "alpha_us_per_step": _not_negative,
     "link_GBps": _positive,
 }
@@ -261,4 +296,15 @@ _OPTIONAL_SCALING_FIELDS: dict[str, tuple[Convert, Any]] = {
     "dtype": (_text, None),
     "timing": (_word("isolated", "pipelined"), None),
     "nranks": (_list_of(_whole(2), least=1), ()),
+    "network": (_text, None),
+    "offset": (_not_negative, None),
+    "exponent": (_positive, None),
+    "spread_log": (_not_negative, None),
+    "error_pct": (_ERROR, UNKNOWN_ERROR),
+}
+_OVERLAP_FIELDS: dict[str, Convert] = {
+    **{name: _FIT_FIELDS[name] for name in ("collective", "group", "nranks", "nnodes", "backend")},
+    "size_bytes": _whole(1),
+    "comm_slowdown": _positive,
+    "compute_slowdown": _positive,
 }

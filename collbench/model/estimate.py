@@ -21,12 +21,16 @@ OPEN_KINDS = ("pairs", "mesh:")  # kinds of group whose names go on
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One collective's time. Every field but `source` and `notes` has the shape of the sizes asked about.
+    """One collective's time. Every field but `source`, `notes` and `backend` has the shape of the sizes asked about.
 
     low_us, high_us: a 90 % prediction interval; None for link figures, which carry no measurement.
-    source: "fit" (measured at this rank count), "scaling" (from another rank count) or "link" (closed form).
+    source: "fit" (measured at this rank count), "prior" (at none of these sizes, a prior's figures), "scaling" (from
+    another rank count) or "link" (closed form).
     extrapolated: the size or the rank count lies outside what was measured.
     notes: what a reader should know, one line each.
+    latency_us: the part of the time that loads no link, as a fit's α says (0 where nobody asks: link figures).
+    backend: torch's name of what was measured.
+    regime: which of the fit's segments, whose errors go together; None where nobody knows.
     """
 
     time_us: float | Floats
@@ -35,6 +39,9 @@ class Estimate:
     source: str
     extrapolated: bool | Flags = False
     notes: tuple[str, ...] = ()
+    latency_us: float | Floats = 0.0
+    backend: str | None = None
+    regime: int | NDArray[np.int64] | None = None
 
 
 def check_sizes(size_bytes: ArrayLike) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,18 @@ import numpy as np
 
 from collbench.collectives import find_collective
 from collbench.errors import InputError
-from collbench.model.curve import Curve
+from collbench.model.cleaning import clean
+from collbench.model.curve import UNKNOWN_LOG, Curve
 from collbench.model.estimate import Floats
-from collbench.model.laws import UNKNOWN_LOG, Fit, HeldOutError, Interval, Scaling, Segment
-from collbench.model.pooling import Pooled, pool
-from collbench.model.segments import NOISE_FLOOR, FittedSegment, fit_segments
+from collbench.model.guidelines import broken_guidelines, unlike_groups
+from collbench.model.laws import UNKNOWN_ERROR, Breakpoint, Fit, HeldOutError, Interval, Scaling, Segment, network_of
+from collbench.model.link import LinkModel
+from collbench.model.pooling import MIN_SIZES, Pooled, pool
+from collbench.model.prior_laws import FEW_SIZES, Priors
+from collbench.model.scaling import fit_law
+from collbench.model.segments import FittedSegment, fit_segments
+from collbench.model.slowdown import read_overlaps
+from collbench.model.spread import NOISE_FLOOR, held_out_residuals, spread_log
 from collbench.model.store import Model
 from collbench.results import read_results
 
@@ -25,18 +33,30 @@ if TYPE_CHECKING:
 
 Source = Any  # a DataFrame of read_results, or the path of a results file
 
-LEAST_HELD_OUT = 3  # with fewer sizes to hold out there is no error to speak of
 FULL_QUANTILES = 19  # residuals from which 5 % and 95 % quantiles can be read (split conformal: n ≥ 2/0.1 − 1)
 
 
-def fit_results(*results: Source | Iterable[Source]) -> Model:
+def fit_results(
+    *results: Source | Iterable[Source],
+    link_GBps: float | None = None,
+    prior: str | None = None,
+    link: LinkModel | None = None,
+) -> Model:
     """A model of one or more results: DataFrames of `read_results`, paths of results files, or lists of either.
 
-    Raises InputError, in one line, where nothing can be fitted: no measurements, wrong data, fewer than 3 sizes.
+    `link_GBps`, where stated, is one rank's one-way link rate: no answer's busbw will be above it. `prior` ("nccl",
+    "datasheet") says what to think where fewer than 8 sizes were measured, with `link`'s figures (needed for a
+    datasheet; for nccl the highest measured rates unless given). What collectives cost computation is read from files
+    alone.
+
+    Raises InputError, in one line, where nothing can be fitted: no measurements, wrong data, fewer than 3 sizes (with a
+    prior: none).
     What is left out while something else can be fitted is listed in `Model.notes`.
     """
     import pandas
 
+    if link_GBps is not None and not (math.isfinite(link_GBps) and link_GBps > 0):
+        raise InputError(f"link rate {link_GBps}: expected a finite rate above zero, in GB/s")
     sources: list[Source] = []
     for each in results:
         sources += [each] if isinstance(each, (str, os.PathLike, pandas.DataFrame)) else list(each)
@@ -50,9 +70,29 @@ def fit_results(*results: Source | Iterable[Source]) -> Model:
             raise InputError(f"cannot fit a {type(source).__name__}: expected a DataFrame of read_results, or a path")
     frames = [source if isinstance(source, pandas.DataFrame) else read_results(source) for source in sources]
     frame = pandas.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
-    curves, notes = pool(frame, where)
-    fits = tuple(_fit(curve) for curve in curves)
-    return Model(fits=fits, scaling=_scaling(fits), sources=_sources(frame), notes=tuple(notes))
+    curves, notes = pool(frame, where, MIN_SIZES if prior is None else 1)
+    priors = None
+    if prior is not None:
+        priors = Priors.of(prior, link, [(*_operation(curve), curve.sizes_bytes, curve.times_us) for curve in curves])
+    fits = tuple(_fit(curve, link_GBps, priors) for curve in curves)
+    others = sorted({fit.backend for fit in fits if fit.prior is not None and fit.backend is not None} - {"nccl"})
+    if prior == "nccl" and others:
+        notes.append(
+            f"the nccl prior is NCCL's own thinking, and of {', '.join(others)} it knows nothing: state the link's "
+            "figures with the datasheet prior"
+        )
+    if priors is not None and all(fit.prior is None for fit in fits):
+        notes.append(f"the {prior} prior changed nothing: every fit has {FEW_SIZES} sizes or more")
+    for curve in curves:
+        notes += unlike_groups(curve.name, curve.groups, curve.noise)
+    notes += broken_guidelines(fits)
+    return Model(
+        fits=fits,
+        scaling=_scaling(fits),
+        sources=_sources(frame),
+        notes=tuple(notes),
+        overlaps=read_overlaps(source for source in sources if isinstance(source, (str, os.PathLike))),
+    )
 
 
 def _each_file_once(sources: list[Source]) -> list[Source]:
@@ -70,15 +110,23 @@ def _sources(frame: pandas.DataFrame) -> tuple[dict[str, Any], ...]:
     return tuple({"run_id": str(run_id)} for run_id in frame["run_id"].dropna().unique())
 
 
-def _fit(pooled: Pooled) -> Fit:
+def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
     key: dict[str, Any] = pooled.key
-    sizes, times = pooled.sizes_bytes, pooled.times_us
-    pieces = fit_segments(sizes, times, pooled.noise)
-    segments = tuple(_segment(piece, sizes) for piece in pieces)
+    cleaned = clean(pooled.sizes_bytes, pooled.times_us, pooled.repeats_log)
+    sizes, times = pooled.sizes_bytes[cleaned.keep], pooled.times_us[cleaned.keep]
+    repeats_log = tuple(logs for logs, keep in zip(pooled.repeats_log, cleaned.keep, strict=True) if keep)
+    line = Curve(pooled.sizes_bytes[~cleaned.odd], pooled.times_us[~cleaned.odd])
+    prior, prior_notes = priors.of_curve(*_operation(pooled), sizes, times, pooled.noise) if priors else (None, [])
+    line = prior.fill(line) if prior is not None else line
+    pieces = fit_segments(line.sizes_bytes, line.times_us, pooled.noise)
+    segments = tuple(_segment(piece, line.sizes_bytes) for piece in pieces)
+    if prior is not None:
+        segments = tuple(_as_sure_as(line, segment) for segment in segments)
     bus_factor = find_collective(key["collective"]).sent_fraction(key["nranks"])
     busbw_low_GBps, busbw_high_GBps = segments[-1].bandwidth_GBps_interval
     residuals_log = held_out_residuals(sizes, times)
-    n_half_bytes = _n_half_bytes(segments)
+    n_half_bytes, n_half_interval = reach_bytes(segments, 0.5)
+    size_90_bytes, size_90_interval = reach_bytes(segments, 0.9)
     return Fit(
         **key,
         curve=tuple((int(size), float(time)) for size, time in zip(sizes, times, strict=True)),
@@ -88,11 +136,65 @@ def _fit(pooled: Pooled) -> Fit:
         busbw_GBps=segments[-1].bandwidth_GBps * bus_factor,
         busbw_GBps_interval=(busbw_low_GBps * bus_factor, busbw_high_GBps * bus_factor),
         n_half_bytes=n_half_bytes,
+        n_half_bytes_interval=n_half_interval,
+        size_90_bytes=size_90_bytes,
+        size_90_bytes_interval=size_90_interval,
+        breakpoints=_breakpoints(pieces, line.sizes_bytes),
         error_pct=_error_pct(residuals_log),
         points=pooled.points,
-        interval_log=_interval_log(residuals_log, pooled.repeats_log),
-        notes=(*pooled.notes, *_identified(n_half_bytes, sizes)),
+        interval_log=_interval_log(residuals_log, repeats_log),
+        spread_log=tuple(spread_log(residuals_log, repeats_log).tolist()),
+        link_GBps=link_GBps,
+        prior=prior,
+        notes=(
+            *prior_notes,
+            *pooled.notes,
+            *cleaned.notes,
+            *_identified(n_half_bytes, sizes),
+            *_faster_than_link(sizes, times, bus_factor, link_GBps),
+        ),
     )
+
+
+def _operation(pooled: Pooled) -> tuple[str, int, int]:
+    """(collective, nranks, nnodes) of a curve."""
+    key: dict[str, Any] = pooled.key
+    return key["collective"], key["nranks"], key["nnodes"]
+
+
+def _as_sure_as(curve: Curve, segment: Segment) -> Segment:
+    """A segment through a prior's points, no surer than these: α than at its first size, the rate than at its last."""
+    ends = np.array([segment.from_bytes, segment.to_bytes], dtype=np.float64)
+    (first, last), _ = curve.half_widths_log(ends)
+    (alpha_low, alpha_high), (rate_low, rate_high) = segment.alpha_us_interval, segment.bandwidth_GBps_interval
+    return replace(
+        segment,
+        alpha_us_interval=(alpha_low * math.exp(-first), alpha_high * math.exp(first)),
+        bandwidth_GBps_interval=(rate_low * math.exp(-last), rate_high * math.exp(last)),
+    )
+
+
+def _breakpoints(pieces: list[FittedSegment], sizes: Floats) -> tuple[Breakpoint, ...]:
+    """Between the last size of one segment and the first of the next: their geometric mean."""
+    return tuple(
+        Breakpoint(
+            size_bytes=float(np.sqrt(sizes[piece.first - 1] * sizes[piece.first])),
+            interval=(float(sizes[piece.start[0] - 1]), float(sizes[piece.start[1]])),
+        )
+        for piece in pieces[1:]
+    )
+
+
+def _faster_than_link(sizes: Floats, times: Floats, bus_factor: float, link_GBps: float | None) -> list[str]:
+    if link_GBps is None:
+        return []
+    faster = int(np.sum(bus_factor * sizes / times > link_GBps * 1e3 * (1 + NOISE_FLOOR)))
+    if not faster:
+        return []
+    return [
+        f"{faster} of {len(sizes)} sizes were measured faster than the stated link of {link_GBps:g} GB/s, and are "
+        "answered at its rate: is the figure right, or does the switch reduce?"
+    ]
 
 
 def _segment(piece: FittedSegment, sizes: Floats) -> Segment:
@@ -111,15 +213,29 @@ def _GBps(slope_us_per_byte: float) -> float:
     return 1e-3 / slope_us_per_byte  # 1 B/us is 1e6 B/s
 
 
-def _n_half_bytes(segments: tuple[Segment, ...]) -> float:
-    """The first size at which a segment's size / time reaches half of the last segment's bandwidth.
+def reach_bytes(segments: tuple[Segment, ...], fraction: float) -> tuple[float, Interval]:
+    """(first size at which size / time reaches a fraction of the last segment's bandwidth, its 90 % interval).
 
-    Of one segment it is α · bandwidth. size / (α + size/b) = half  ⇔  size = half·α / (1 − half/b).
+    The interval moves one segment's α, and one's bandwidth, after the other to the ends of theirs, in quadrature.
     """
-    half = segments[-1].bandwidth_GBps * 1e3 / 2  # bytes per us
+    reached = _reach(segments, fraction)
+    low_squares = high_squares = 0.0
+    for index, segment in enumerate(segments):
+        ends = [replace(segment, alpha_us=alpha_us) for alpha_us in segment.alpha_us_interval]
+        for pair in (ends, [replace(segment, bandwidth_GBps=rate) for rate in segment.bandwidth_GBps_interval]):
+            moved = [_reach((*segments[:index], end, *segments[index + 1 :]), fraction) - reached for end in pair]
+            low_squares += min(*moved, 0.0) ** 2
+            high_squares += max(*moved, 0.0) ** 2
+    return reached, (max(reached - math.sqrt(low_squares), 0.0), reached + math.sqrt(high_squares))
+
+
+def _reach(segments: tuple[Segment, ...], fraction: float) -> float:
+    """Of one segment and a fraction of a half it is α · bandwidth: size / (α + size/b) = rate  ⇔  size = rate·α /
+    (1 − rate/b)."""
+    rate = fraction * segments[-1].bandwidth_GBps * 1e3  # bytes per us
     for segment in segments:
-        ratio = half / (segment.bandwidth_GBps * 1e3)
-        size = half * segment.alpha_us / (1 - ratio) if ratio < 1 else math.inf
+        ratio = rate / (segment.bandwidth_GBps * 1e3)
+        size = rate * segment.alpha_us / (1 - ratio) if ratio < 1 else math.inf
         if size <= segment.to_bytes or segment is segments[-1]:
             break
     first = segment.from_bytes if segment is not segments[0] else 0
@@ -136,28 +252,10 @@ def _identified(n_half_bytes: float, sizes: Floats) -> list[str]:
     return notes
 
 
-def held_out_residuals(sizes_bytes: Floats, times_us: Floats) -> Floats:
-    """log(measured / predicted) at every inner size, each predicted from a curve without it.
-
-    Every other inner size is held out at once, then the others: what a sweep at twice the step would have missed.
-    Shape [n − 2]; empty below 3 sizes to hold out.
-    """
-    n = len(sizes_bytes)
-    if n - 2 < LEAST_HELD_OUT:
-        return np.empty(0)
-    residuals = np.empty(n)
-    for parity in (1, 2):
-        held = np.arange(parity, n - 1, 2)
-        kept = np.setdiff1d(np.arange(n), held)
-        predicted = Curve(sizes_bytes[kept], times_us[kept]).time_us(sizes_bytes[held])
-        residuals[held] = np.log(times_us[held] / predicted)
-    return residuals[1:-1]
-
-
 def _error_pct(residuals_log: Floats) -> HeldOutError:
     """|predicted − measured| / measured over the held-out sizes, in percent."""
     if not len(residuals_log):
-        return HeldOutError(median=None, p90=None, held_out=False)
+        return UNKNOWN_ERROR
     errors = 100 * np.abs(np.expm1(-residuals_log))
     return HeldOutError(median=float(np.median(errors)), p90=float(np.quantile(errors, 0.9)), held_out=True)
 
@@ -183,24 +281,9 @@ def _interval_log(residuals_log: Floats, repeats_log: tuple[Floats, ...]) -> Int
 
 
 def _scaling(fits: tuple[Fit, ...]) -> tuple[Scaling, ...]:
-    """One ring law per collective, group and regime, summed up at the largest measured count."""
+    """One law per collective, group, regime and kind of links."""
     families: dict[tuple[object, ...], list[Fit]] = {}
     for fit in fits:
-        families.setdefault((fit.collective, fit.group, fit.backend, fit.dtype, fit.timing), []).append(fit)
-    return tuple(_ring_law(family) for family in families.values())
-
-
-def _ring_law(family: list[Fit]) -> Scaling:
-    largest = max(family, key=lambda fit: (fit.nranks, not fit.in_place))
-    steps = find_collective(largest.collective).ring_steps(largest.nranks)
-    return Scaling(
-        collective=largest.collective,
-        group=largest.group,
-        backend=largest.backend,
-        dtype=largest.dtype,
-        timing=largest.timing,
-        algorithm="ring",
-        nranks=tuple(sorted({fit.nranks for fit in family})),
-        alpha_us_per_step=largest.alpha_us / steps,
-        link_GBps=largest.busbw_GBps,
-    )
+        network = network_of(fit.nranks, fit.nnodes)
+        families.setdefault((fit.collective, fit.group, fit.backend, fit.dtype, fit.timing, network), []).append(fit)
+    return tuple(fit_law(family) for family in families.values())

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from collbench.collectives import find_collective
-from collbench.model.curve import Curve
-
-# Half of a 90 % interval, in log units, for a fit whose data do not say: linear interpolation of 42 public sweeps is
-# off by less than 19 % at 9 held-out sizes of 10.
-UNKNOWN_LOG = 0.2
+from collbench.model.curve import UNKNOWN_LOG, Curve
+from collbench.model.prior import Prior
 
 Interval = tuple[float, float]
 
@@ -42,15 +37,31 @@ class HeldOutError:
     held_out: bool
 
 
+UNKNOWN_ERROR = HeldOutError(median=None, p90=None, held_out=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakpoint:
+    """Where one segment ends and the next begins: between two measured sizes, with a 90 % interval of the place."""
+
+    size_bytes: float
+    interval: Interval
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """One collective on one kind and count of ranks, one backend, dtype and regime: its curve and what sums it up.
 
     curve: (size_bytes, time_us) of the cleaned medians, sizes increasing.
     alpha_us is the first segment's, busbw_GBps the last segment's bandwidth times the bus factor.
-    n_half_bytes: where algbw reaches half of the last segment's bandwidth.
+    n_half_bytes: where algbw reaches half of the last segment's bandwidth; size_90_bytes: where 90 % of it.
+    breakpoints: one between each two segments.
     points: how many measurements the curve was made of.
-    interval_log: 5 % and 95 % quantile of log(measured / predicted) at sizes the fit did not see.
+    interval_log: 5 % and 95 % quantile of log(measured / predicted) at sizes the fit did not see, over all of them.
+    spread_log: half of a 90 % interval around each point of the curve, in log units; empty where it is not known.
+    link_GBps: one rank's one-way link rate as stated by the user: no answer's busbw is above it.
+    prior: what answers where this fit's few sizes do not; None where they are enough.
+    notes: what was cleaned away, and what the sweep cannot tell.
     """
 
     collective: str
@@ -72,23 +83,40 @@ class Fit:
     error_pct: HeldOutError
     points: int
     interval_log: Interval = (-UNKNOWN_LOG, UNKNOWN_LOG)
+    spread_log: tuple[float, ...] = ()
+    n_half_bytes_interval: Interval | None = None
+    size_90_bytes: float | None = None
+    size_90_bytes_interval: Interval | None = None
+    breakpoints: tuple[Breakpoint, ...] = ()
+    link_GBps: float | None = None
+    prior: Prior | None = None
     notes: tuple[str, ...] = ()
 
     @cached_property
     def measured(self) -> Curve:
-        """The curve as arrays, ready to be read."""
+        """The curve as arrays, ready to be read; a prior fills it up where it has one."""
         sizes, times = np.array(self.curve, dtype=np.float64).T
-        return Curve(sizes, times)
+        low, high = self.interval_log
+        spread = np.array(self.spread_log) if self.spread_log else np.full(len(sizes), max(-low, high))
+        curve = Curve(sizes, times, spread)
+        return curve if self.prior is None else self.prior.fill(curve)
+
+
+# How a collective's time goes with the rank count: what `model.scaling` can compute.
+ALGORITHMS = ("ring", "tree", "busbw", "constant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """How one collective behaves at rank counts nobody measured. One algorithm so far: `ring`.
+    """How one collective behaves at rank counts nobody measured, over one kind of links.
 
-    Ring (modelling a pipeline of equal chunks): a step moves `size · sent_fraction(n) / steps(n)` bytes and takes as
-    long at any count, so time(S, n) = steps(n) · g(S/n) for gathers and reductions, and is constant for broadcast.
-    alpha_us_per_step and link_GBps sum up the fit of the largest count; nranks lists the measured counts. A backend,
-    dtype or timing of None holds for all.
+    algorithm: the law, one of ALGORITHMS, as `model.scaling` defines them.
+    offset, exponent: of a tree, u in u + log2 N and k in r^k; None for the others.
+    network: the kind of links it was found on, as `network_of` names them.  nranks: the measured counts.
+    A backend, dtype, timing or network of None holds for all.
+    alpha_us_per_step, link_GBps: the fit of the largest count as a ring would have it.
+    spread_log: half of a 90 % interval, in log units, that one doubling of the ranks costs.
+    error_pct: error at the largest measured count, predicted from the smaller ones; none held out: a usual value.
     """
 
     collective: str
@@ -100,49 +128,18 @@ class Scaling:
     nranks: tuple[int, ...]
     alpha_us_per_step: float
     link_GBps: float
+    network: str | None = None
+    offset: float | None = None
+    exponent: float | None = None
+    spread_log: float | None = None
+    error_pct: HeldOutError = UNKNOWN_ERROR
 
     def covers(self, fit: Fit) -> bool:
         """Whether this law is that of a fit."""
-        mine = (self.backend, self.dtype, self.timing)
-        theirs = (fit.backend, fit.dtype, fit.timing)
+        mine = (self.backend, self.dtype, self.timing, self.network)
+        theirs = (fit.backend, fit.dtype, fit.timing, network_of(fit.nranks, fit.nnodes))
         same = all(own in (None, other) for own, other in zip(mine, theirs, strict=True))
         return same and (self.collective, self.group) == (fit.collective, fit.group)
-
-
-# Per doubling of the rank count an answer of the ring law is ×/÷ 1.3 less sure, for all_reduce ×/÷ 1.6: libraries
-# leave the ring for trees as ranks grow (public sweeps: 90 % within 65 % after one doubling). Between one node and
-# several the network is another one, and that is ×/÷ 3.
-WIDEN_RANKS = math.log(1.3)
-WIDEN_RANKS_ALL_REDUCE = math.log(1.6)
-WIDEN_NETWORK = math.log(3.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """How a fit's curve becomes that of another rank count: time(S) = time_factor · curve(size_factor · S).
-
-    widening: what the interval gains on either side, in log units.
-    """
-
-    size_factor: float = 1.0
-    time_factor: float = 1.0
-    widening: float = 0.0
-
-
-def ring_stretch(fit: Fit, nranks: int, *, other_network: bool) -> Stretch:
-    """From the fit's rank count to `nranks`, both above 1, by the ring law."""
-    collective = find_collective(fit.collective)
-
-    def chunk_fraction(count: int) -> float:
-        return collective.sent_fraction(count) / collective.ring_steps(count)
-
-    doublings = abs(math.log2(nranks / fit.nranks))
-    per_doubling = WIDEN_RANKS_ALL_REDUCE if collective.name == "all_reduce" else WIDEN_RANKS
-    return Stretch(
-        size_factor=chunk_fraction(nranks) / chunk_fraction(fit.nranks),
-        time_factor=collective.ring_steps(nranks) / collective.ring_steps(fit.nranks),
-        widening=per_doubling * doublings + (WIDEN_NETWORK if other_network else 0.0),
-    )
 
 
 def network_of(nranks: int, nnodes: int) -> str:

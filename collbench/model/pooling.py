@@ -23,6 +23,9 @@ _MISSING = "?"  # stands for null while grouping: pandas' own nulls are not equa
 
 MIN_SIZES = 3  # a line through two points explains anything
 
+OTHER_UNIT = 100.0  # ms for us, or MB/s for GB/s, are a thousand; conventions of algbw differ by less
+LEAST_ALGBW_GBPS = 0.1  # tables round to 0.01
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pooled:
@@ -30,6 +33,7 @@ class Pooled:
 
     key: KEY's values.  sizes_bytes, times_us: shape [n], sizes increasing.
     repeats_log: [n] arrays of log(measurement / its group's median), zeros where nothing was repeated.
+    groups: size -> median time in us of each group of ranks, where the kind has several.
     points: how many measurements it is made of.  notes: what was left out.
     """
 
@@ -38,7 +42,12 @@ class Pooled:
     times_us: Floats
     repeats_log: tuple[Floats, ...]
     points: int
+    groups: dict[tuple[int, ...], dict[float, float]]
     notes: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return _describe(self.key)
 
     @property
     def noise(self) -> float:
@@ -50,11 +59,13 @@ class Pooled:
         return spread / float(np.sqrt(np.median([len(logs) for logs in repeated])))
 
 
-def pool(frame: pandas.DataFrame, where: str) -> tuple[list[Pooled], list[str]]:
+def pool(frame: pandas.DataFrame, where: str, least_sizes: int = MIN_SIZES) -> tuple[list[Pooled], list[str]]:
     """(one curve per key, notes on what could not be used); `where` names the data in errors.
 
     At each size the repeats of one group of ranks (its runs, passes and roots) are pooled by the median, and the groups
     of a kind by the maximum: they work at the same time, and a step waits for the slowest.
+
+    Curves of fewer than `least_sizes` sizes are left out.
 
     Raises InputError where nothing can be fitted, saying why.
     """
@@ -66,8 +77,8 @@ def pool(frame: pandas.DataFrame, where: str) -> tuple[list[Pooled], list[str]]:
     curves, small = [], []
     for key, rows in _by_key(table):
         sizes = rows["size_bytes"].nunique()
-        if sizes < MIN_SIZES:
-            small.append(f"{_describe(key)}: {sizes} of the {MIN_SIZES} sizes a line needs")
+        if sizes < least_sizes:
+            small.append(f"{_describe(key)}: {sizes} of the {least_sizes} sizes a line needs")
         else:
             curves.append(_pooled(key, rows))
     if not curves:
@@ -78,10 +89,10 @@ def pool(frame: pandas.DataFrame, where: str) -> tuple[list[Pooled], list[str]]:
 def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     """The columns a fit reads, all present; words in their canonical form, nulls as _MISSING, numbers as floats."""
     table = pandas.DataFrame(index=range(len(frame)))
-    for name in (*KEY, "redop", "group_ranks", "mode"):
+    for name in (*KEY, "redop", "group_ranks", "mode", "unstable"):
         column = frame[name].to_numpy(dtype=object) if name in frame.columns else np.full(len(frame), None, object)
         table[name] = column
-    for name in ("size_bytes", "time_us", "wrong", "nranks", "nnodes"):
+    for name in ("size_bytes", "time_us", "wrong", "nranks", "nnodes", "algbw_GBps"):
         column = frame[name] if name in frame.columns else pandas.Series(np.nan, index=frame.index)
         table[name] = pandas.to_numeric(column, errors="coerce").to_numpy(dtype=float)
     table["named"] = table["collective"]
@@ -112,6 +123,8 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
         "one rank only": table["nranks"] <= 1,
         "size 0": ~(table["size_bytes"] > 0),
         "no time above zero": ~((table["time_us"] > 0) & np.isfinite(table["time_us"])),
+        "more nodes than ranks": table["nnodes"] > table["nranks"],
+        "time and algbw contradict each other (another unit?)": _in_other_units(table),
     }
     usable = pandas.Series(True, index=table.index)
     notes = []
@@ -130,10 +143,28 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
     table = table[usable].copy()
     if table["nnodes"].isna().any():
         notes.append(f"{int(table['nnodes'].isna().sum())} measurements do not say their nodes: taken as one node")
+    if contradictory := int(_contradictory(table).sum()):
+        notes.append(
+            f"{contradictory} measurements contradict themselves: intra is one node, inter one rank a node; "
+            "taken at their nranks and nnodes"
+        )
     table["nnodes"] = table["nnodes"].fillna(1).astype(int)
     table["nranks"] = table["nranks"].astype(int)
     table["size_bytes"] = table["size_bytes"].astype(int)
     return table, notes
+
+
+def _contradictory(table: pandas.DataFrame) -> pandas.Series:
+    """An intra group on several nodes, an inter group with two ranks on one."""
+    inside = (table["group"] == "intra") & (table["nnodes"] > 1)
+    return inside | ((table["group"] == "inter") & table["nnodes"].notna() & (table["nnodes"] != table["nranks"]))
+
+
+def _in_other_units(table: pandas.DataFrame) -> pandas.Series:
+    """Where a bandwidth that is not lost in rounding is more than a factor of OTHER_UNIT from size / time."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = table["algbw_GBps"] * 1e3 * table["time_us"] / table["size_bytes"]
+    return (table["algbw_GBps"] >= LEAST_ALGBW_GBPS) & ((ratio > OTHER_UNIT) | (ratio < 1 / OTHER_UNIT))
 
 
 def _by_key(table: pandas.DataFrame) -> Iterator[tuple[dict[str, object], pandas.DataFrame]]:
@@ -157,6 +188,8 @@ def _sortable(value: object) -> tuple[bool, object]:
 
 def _pooled(key: dict[str, object], rows: pandas.DataFrame) -> Pooled:
     rows, notes = _one_redop(rows)
+    rows, unstable = _stable(rows)
+    notes += unstable
     medians = rows.groupby(["size_bytes", "group_ranks"], sort=True)["time_us"].median()
     curve = medians.groupby(level="size_bytes").max()
     own_median = rows.groupby(["size_bytes", "group_ranks"], sort=False)["time_us"].transform("median")
@@ -167,8 +200,17 @@ def _pooled(key: dict[str, object], rows: pandas.DataFrame) -> Pooled:
         times_us=curve.to_numpy(dtype=float),
         repeats_log=tuple(values.to_numpy(dtype=float) for _, values in logs),
         points=len(rows),
+        groups={} if str(key["group"]).startswith("pairs") else _groups(medians),  # `show --matrix` compares pairs
         notes=tuple(notes),
     )
+
+
+def _groups(medians: pandas.Series) -> dict[tuple[int, ...], dict[float, float]]:
+    """The medians by group of ranks and size; empty for one group."""
+    found: dict[tuple[int, ...], dict[float, float]] = {}
+    for (size, ranks), time_us in medians.items():
+        found.setdefault(ranks, {})[float(size)] = float(time_us)
+    return found if len(found) > 1 else {}
 
 
 def _one_redop(rows: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
@@ -179,6 +221,21 @@ def _one_redop(rows: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
     kept = "sum" if "sum" in present else present[0]
     others = ", ".join(name for name in present if name != kept)
     return rows[rows["redop"] == kept], [f"redop {kept} alone; left out: {others}"]
+
+
+def _stable(rows: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
+    """Without the measurements that went over to another level half-way, where the same ranks have others of the size:
+    with few samples that finding is a false alarm now and then, and no size is lost to it."""
+    unstable = rows["unstable"].to_numpy(dtype=object) == True  # noqa: E712  null and "?" are not
+    if not unstable.any():
+        return rows, []
+    calm = pandas.Series(~unstable, index=rows.index).groupby([rows["size_bytes"], rows["group_ranks"]])
+    left_out = unstable & calm.transform("any").to_numpy(dtype=bool)
+    sizes = ", ".join(map(format_size, sorted(rows["size_bytes"][unstable & ~left_out].unique())))
+    notes = [f"{int(left_out.sum())} unstable measurements left out"] if left_out.any() else []
+    if sizes:
+        notes.append(f"measured unstable only: {sizes}")
+    return rows[~left_out], notes
 
 
 def _too_few(table: pandas.DataFrame, small: list[str]) -> str:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.special import stdtrit
 
 from collbench.model.curve import relative_line
 from collbench.model.estimate import Floats
+from collbench.model.spread import NOISE_FLOOR
 
-NOISE_FLOOR = 0.01  # relative; below it a difference is no evidence
 MOST_SEGMENTS = 4
 LEAST_POINTS = 4  # a segment has two unknowns; with fewer points than four noise makes one
 CONFIDENCE = 0.90
@@ -31,9 +32,16 @@ SEGMENT_COST = 5.0
 LEAST_RISE = 1e-3
 
 
+# Another place of a cut is as likely where it costs less than this in n·log(squares): 90 % of χ² with one freedom.
+CUT_COST = 2.71
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedSegment:
-    """Points [first, last] of the curve and their line; intervals are 90 % ones, slopes in us per byte."""
+    """Points [first, last] of the curve and their line; intervals are 90 % ones, slopes in us per byte.
+
+    start: [earliest, latest] first point that the data allow, other segments staying where they are.
+    """
 
     first: int
     last: int
@@ -41,6 +49,7 @@ class FittedSegment:
     alpha_us_interval: tuple[float, float]
     slope_us_per_byte: float
     slope_interval: tuple[float, float]
+    start: tuple[int, int]
 
 
 def fit_segments(sizes_bytes: Floats, times_us: Floats, noise: float = 0.0) -> list[FittedSegment]:
@@ -50,7 +59,9 @@ def fit_segments(sizes_bytes: Floats, times_us: Floats, noise: float = 0.0) -> l
     protocols do.
     """
     floor = max(NOISE_FLOOR, noise)
-    cuts = _best_cuts(_segment_costs(sizes_bytes, times_us), floor)
+    costs = _segment_costs(sizes_bytes, times_us)
+    cuts = _best_cuts(costs, floor)
+    starts = _starts(costs, cuts, floor)
     lines = [_refined_line(sizes_bytes[a:b], times_us[a:b]) for a, b in cuts]
     squares = sum(
         float(np.sum((times_us[a:b] / (alpha + slope * sizes_bytes[a:b]) - 1) ** 2))
@@ -59,7 +70,8 @@ def fit_segments(sizes_bytes: Floats, times_us: Floats, noise: float = 0.0) -> l
     freedom = max(len(sizes_bytes) - 2 * len(cuts), 1)
     spread = max(math.sqrt(squares / freedom), NOISE_FLOOR) * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
     return [
-        _with_intervals(cut, line, sizes_bytes[cut[0] : cut[1]], spread) for cut, line in zip(cuts, lines, strict=True)
+        _with_intervals(cut, line, sizes_bytes[cut[0] : cut[1]], spread, start)
+        for cut, line, start in zip(cuts, lines, starts, strict=True)
     ]
 
 
@@ -106,6 +118,19 @@ def _best_cuts(costs: Floats, floor: float) -> list[tuple[int, int]]:
     return cuts
 
 
+def _starts(costs: Floats, cuts: list[tuple[int, int]], floor: float) -> list[tuple[int, int]]:
+    """(earliest, latest) first point of each segment, the other cuts staying: where the data are nearly as likely."""
+    n = len(costs)
+    total = sum(costs[cut] for cut in cuts)
+    found = [(0, 0)]
+    for (left, cut), (_, right) in pairwise(cuts):
+        places = np.arange(left + 1, right)
+        squares = total - costs[left, cut] - costs[cut, right] + costs[left, places] + costs[places, right]
+        likely = places[n * np.log(np.maximum(squares, n * floor**2) / max(total, n * floor**2)) <= CUT_COST]
+        found.append((int(likely.min()), int(likely.max())))
+    return found
+
+
 def _refined_line(sizes: Floats, times: Floats) -> tuple[float, float]:
     """The line, weighted by its own values: dividing by noisy times would favour the low ones (−2σ²)."""
     alpha, slope = relative_line(sizes, times)
@@ -114,7 +139,9 @@ def _refined_line(sizes: Floats, times: Floats) -> tuple[float, float]:
     return alpha, max(slope, float(LEAST_RISE * (alpha + slope * sizes[-1]) / sizes[-1]))
 
 
-def _with_intervals(cut: tuple[int, int], line: tuple[float, float], sizes: Floats, spread: float) -> FittedSegment:
+def _with_intervals(
+    cut: tuple[int, int], line: tuple[float, float], sizes: Floats, spread: float, start: tuple[int, int]
+) -> FittedSegment:
     """Intervals from the covariance of the relative least squares; `spread` is σ times the t quantile."""
     alpha, slope = line
     modelled = alpha + slope * sizes
@@ -130,4 +157,5 @@ def _with_intervals(cut: tuple[int, int], line: tuple[float, float], sizes: Floa
         alpha_us_interval=(max(alpha - float(alpha_error), 0.0), alpha + float(alpha_error)),
         slope_us_per_byte=slope,
         slope_interval=(min(max(slope - float(slope_error), least_slope), slope), slope + float(slope_error)),
+        start=start,
     )

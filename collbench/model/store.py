@@ -6,35 +6,47 @@ numpy alone: answering needs neither scipy nor pandas. Format history: 1 first v
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from collbench.collectives import find_collective
 from collbench.errors import InputError
-from collbench.model.choose import Choice, choose, layout_of, resolve_counts
-from collbench.model.document import fit_from_json, fit_to_json, scaling_from_json, scaling_to_json
-from collbench.model.estimate import Estimate, Floats, check_counts, check_group, check_sizes, like, nothing_to_send
-from collbench.model.laws import Fit, Scaling, Stretch, counts, ring_stretch
-from collbench.units import format_size
+from collbench.model.choose import choose, layout_of, resolve_counts
+from collbench.model.document import (
+    fit_from_json,
+    fit_to_json,
+    overlap_from_json,
+    overlap_to_json,
+    scaling_from_json,
+    scaling_to_json,
+)
+from collbench.model.estimate import OPEN_KINDS, Estimate, check_counts, check_group, check_sizes, nothing_to_send
+from collbench.model.laws import Fit, Scaling, counts, network_of
+from collbench.model.public import model_file
+from collbench.model.reading import Reading, measured_reading, scaled_reading, two_level_reading
+from collbench.model.slowdown import Overlap, Slowdown, find_slowdown
 
 SCHEMA = "collbench.model/1"
-FAR = 4.0  # times the largest measured size; past it a guess should be measured instead
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Fits and the laws over rank counts. `sources` are the runs it was made of, `notes` what was left out."""
+    """Fits and the laws over rank counts. `sources` are the runs it was made of, `notes` what was left out.
+
+    overlaps: what collectives and computation cost one another at the same time, where that was measured.
+    """
 
     fits: tuple[Fit, ...]
     scaling: tuple[Scaling, ...] = ()
     sources: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -72,25 +84,58 @@ class Model:
             check_group(group, (fit.group for fit in self.fits))
             check_counts(group, 1, nnodes)
             return nothing_to_send(sizes, "fit")
-        choice = choose(self.fits, collective, group, nranks, nnodes, dtype, timing, backend)
-        stretch = Stretch() if choice.exact else self._law(choice)
-        return _estimate(sizes, choice, stretch)
+        reading = self._reading(collective, group, nranks, nnodes, dtype, timing, backend)
+        return reading.estimate(sizes)
+
+    def slowdown(
+        self, collective: str, size_bytes: float, group: str, nranks: int, nnodes: int, backend: str | None = None
+    ) -> Slowdown | None:
+        """What a collective and computation cost one another at the same time; None where it was not measured."""
+        name = find_collective(collective).name
+        return find_slowdown(self.overlaps, name, size_bytes, group, nranks, nnodes, backend)
 
     def counts(self, collective: str, group: str, nranks: int | None, nnodes: int | None) -> tuple[int, int]:
         """The (nranks, nnodes) that `time` takes a question to mean; InputError as `time` raises it."""
         check_group(group, (fit.group for fit in self.fits))
         return resolve_counts(self.fits, collective, group, nranks, nnodes)
 
-    def _law(self, choice: Choice) -> Stretch:
-        """How the chosen fit's curve becomes that of the counts asked for."""
-        fit = choice.fit
-        if not any(law.covers(fit) for law in self.scaling):
+    def _reading(
+        self,
+        collective: str,
+        group: str,
+        nranks: int | None,
+        nnodes: int | None,
+        dtype: str | None,
+        timing: str | None,
+        backend: str | None,
+    ) -> Reading:
+        """The curve that answers: measured at these counts, scaled from others, or made of two levels of links."""
+        collective = find_collective(collective).name
+        nranks, nnodes = self.counts(collective, group, nranks, nnodes)
+        if self._needs_levels(collective, group, nranks, nnodes):
+            per_node = math.ceil(nranks / nnodes)
+            inside = self._reading(collective, "intra", per_node, 1, dtype, timing, backend)
+            across = self._reading(collective, "inter", nnodes, nnodes, dtype, timing, backend)
+            return two_level_reading(collective, inside, across, nranks, nnodes)
+        choice = choose(self.fits, collective, group, nranks, nnodes, dtype, timing, backend)
+        if choice.exact:
+            return measured_reading(choice)
+        law = next((law for law in self.scaling if law.covers(choice.fit)), None)
+        if law is None:
+            fit = choice.fit
             measured = sorted({f.nranks for f in self.fits if f.collective == fit.collective and f.group == fit.group})
             raise InputError(
                 f"the model has no {fit.collective} on {counts(choice.nranks, choice.nnodes)} and no law for other "
                 f"counts than the measured {', '.join(map(str, measured))}: measure that count"
             )
-        return ring_stretch(fit, choice.nranks, other_network=choice.other_network)
+        return scaled_reading(choice, law, self.fits)
+
+    def _needs_levels(self, collective: str, group: str, nranks: int, nnodes: int) -> bool:
+        """Whether several ranks on several nodes are asked for, and only each of the two levels was measured."""
+        several = network_of(nranks, nnodes)
+        known = {network_of(fit.nranks, fit.nnodes) for fit in self.fits if fit.collective == collective}
+        levels = {network_of(2, 1), network_of(2, 2)}
+        return several not in levels and several not in known and levels <= known and not group.startswith(OPEN_KINDS)
 
     def to_dict(self) -> dict[str, Any]:
         """The model file's document."""
@@ -100,6 +145,8 @@ class Model:
             "fits": [fit_to_json(fit) for fit in self.fits],
             "scaling": [scaling_to_json(law) for law in self.scaling],
         }
+        if self.overlaps:
+            document["overlaps"] = [overlap_to_json(overlap) for overlap in self.overlaps]
         return document | ({"notes": list(self.notes)} if self.notes else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -112,44 +159,14 @@ class Model:
             raise InputError(f"{path}: cannot be written ({error.strerror}): name another file with -o") from None
 
 
-def _estimate(sizes: Floats, choice: Choice, stretch: Stretch) -> Estimate:
-    fit, curve = choice.fit, choice.fit.measured
-    at = np.maximum(sizes, 1.0) * stretch.size_factor
-    time_us = curve.time_us(at) * stretch.time_factor
-    widening = curve.widening(at) + stretch.widening
-    low, high = fit.interval_log
-    outside = curve.is_outside(at)
-    return Estimate(
-        time_us=like(sizes, time_us),
-        low_us=like(sizes, time_us * np.exp(low - widening)),
-        high_us=like(sizes, time_us * np.exp(high + widening)),
-        source="fit" if choice.exact else "scaling",
-        extrapolated=like(sizes, outside if choice.exact else np.ones_like(outside)),
-        notes=(*choice.notes, *_range_notes(at, fit, stretch)),
-    )
-
-
-def _range_notes(at: Floats, fit: Fit, stretch: Stretch) -> list[str]:
-    """What to say about sizes outside the measured range; `at` are sizes in the fit's own terms."""
-    first, last = fit.curve[0][0], fit.curve[-1][0]
-    notes = []
-    if np.any(at < first):
-        notes.append(f"below the smallest measured size, {format_size(first / stretch.size_factor)}: extrapolated")
-    if np.any(at > last):
-        largest = format_size(last / stretch.size_factor)
-        further = f", by more than {FAR:g}×: measure larger sizes" if np.any(at > FAR * last) else ""
-        notes.append(f"beyond the largest measured size, {largest}{further}: extrapolated from the last points")
-    return notes
-
-
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read and check a model file.
+    """Read and check a model file; `public:NAME` is one that comes with collbench.
 
     Raises InputError, naming the file and the line or the key, for one that is missing, empty, damaged, of another
     schema, without fits, or with a value that is missing, negative or not a number.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = model_file(path).read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}): expected a {SCHEMA} file") from None
     except UnicodeDecodeError:
@@ -171,7 +188,7 @@ def _model_of(document: Any, path: str) -> Model:
         found = f"schema {schema!r}" if schema is not None else "no schema"
         raise InputError(f"{path}: {found}: this collbench reads {SCHEMA} files, as 'collbench fit -o' writes them")
     lists: dict[str, list[Any]] = {}
-    for name in ("fits", "scaling", "sources", "notes"):
+    for name in ("fits", "scaling", "sources", "notes", "overlaps"):
         value = document.get(name, [])
         if not isinstance(value, list):
             raise InputError(f"{path}: {name} is not a list")
@@ -187,6 +204,7 @@ def _model_of(document: Any, path: str) -> Model:
         scaling=tuple(_numbered(lists["scaling"], scaling_from_json, f"{path}: scaling")),
         sources=tuple(source for source in lists["sources"] if isinstance(source, dict)),
         notes=tuple(map(str, lists["notes"])),
+        overlaps=tuple(_numbered(lists["overlaps"], overlap_from_json, f"{path}: overlaps")),
     )
 
 

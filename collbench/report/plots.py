@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from collbench.model.band import band
 from collbench.model.estimate import Floats
 from collbench.model.laws import Fit, Segment
-from collbench.model.store import Model
 from collbench.numbers import digits
 from collbench.report.canvas import (
     BLUE,
@@ -39,12 +39,12 @@ _DENSE = 100  # places at which a curve is read; a segment is bent on logarithmi
 
 def time_figure(panels: Sequence[Panel], columns: int = 1) -> Figure:
     """Time against size, log–log, one plot a panel: medians, their repeats, α–β segments, the 90 % interval."""
-    return _grid(panels, columns, _draw_time)
+    return _grid(panels, columns, draw_time)
 
 
 def busbw_figure(panels: Sequence[Panel], columns: int = 1) -> Figure:
     """Bus bandwidth against size, one plot a panel; a panel whose ranks are not known stays empty."""
-    return _grid(panels, columns, _draw_busbw)
+    return _grid(panels, columns, draw_busbw)
 
 
 def _grid(panels: Sequence[Panel], columns: int, draw: Callable[[Axes, Panel], None]) -> Figure:
@@ -55,11 +55,13 @@ def _grid(panels: Sequence[Panel], columns: int, draw: Callable[[Axes, Panel], N
         axes = figure.add_subplot(rows, columns, index)
         draw(axes, panel)
         dress(axes, panel.kind.collective, panel.kind.details)
-        size_axis(axes, *_size_range(panel))
+        size_axis(axes, *size_range(panel))
     return figure
 
 
-def _draw_time(axes: Axes, panel: Panel) -> None:
+def draw_time(axes: Axes, panel: Panel) -> None:
+    """Time against size, both logarithmic, into these axes."""
+
     def as_time(_: Floats, times_us: Floats) -> Floats:
         return times_us
 
@@ -69,7 +71,9 @@ def _draw_time(axes: Axes, panel: Panel) -> None:
     _legend(axes, panel, _time_label)
 
 
-def _draw_busbw(axes: Axes, panel: Panel) -> None:
+def draw_busbw(axes: Axes, panel: Panel) -> None:
+    """Bus bandwidth against size into these axes."""
+
     def as_busbw(sizes_bytes: Floats, times_us: Floats) -> Floats:
         pairs = zip(sizes_bytes, times_us, strict=True)
         return np.array([panel.busbw_GBps(size, time) for size, time in pairs], dtype=np.float64)
@@ -101,9 +105,10 @@ def _draw_series(axes: Axes, panel: Panel, timing: str, of: Callable[[Floats, Fl
     fit = panel.fits.get(timing)
     if fit is None:
         return
-    sizes = np.geomspace(fit.curve[0][0], fit.curve[-1][0], _DENSE)
-    low_us, high_us = _interval_us(fit, sizes)
-    axes.fill_between(sizes, of(sizes, low_us), of(sizes, high_us), color=colour, alpha=0.13, linewidth=0)
+    sizes = np.geomspace(*_span(fit), _DENSE)
+    interval = band(fit, sizes)
+    ends = of(sizes, interval.low_us), of(sizes, interval.high_us)
+    axes.fill_between(sizes, *ends, color=colour, alpha=0.13, linewidth=0)
     for segment in fit.segments:
         sizes, times_us = _segment_line(segment)
         axes.plot(sizes, of(sizes, times_us), dashes, color=colour, linewidth=1.8, gid="segment", zorder=4)
@@ -133,12 +138,12 @@ def _columns(pairs: list[tuple[int, float]]) -> tuple[Floats, Floats]:
     return sizes, values
 
 
-def _interval_us(fit: Fit, sizes_bytes: Floats) -> tuple[Floats, Floats]:
-    """The 90 % interval that a model of this fit alone answers with."""
-    answer = Model(fits=(fit,)).time(
-        fit.collective, sizes_bytes, group=fit.group, nranks=fit.nranks, nnodes=fit.nnodes, timing=fit.timing
-    )
-    return np.asarray(answer.low_us, dtype=np.float64), np.asarray(answer.high_us, dtype=np.float64)
+def _span(fit: Fit) -> tuple[float, float]:
+    """The sizes that a fit speaks for: its points, and with a prior the prior's too."""
+    first, last = fit.curve[0][0], fit.curve[-1][0]
+    if fit.prior is None:
+        return first, last
+    return min(first, fit.segments[0].from_bytes), max(last, fit.segments[-1].to_bytes)
 
 
 def _segment_line(segment: Segment) -> tuple[Floats, Floats]:
@@ -147,9 +152,11 @@ def _segment_line(segment: Segment) -> tuple[Floats, Floats]:
     return sizes, segment.alpha_us + sizes / (segment.bandwidth_GBps * 1e3)  # 1 GB/s is 1e3 B/us
 
 
-def _size_range(panel: Panel) -> tuple[float, float]:
+def size_range(panel: Panel) -> tuple[float, float]:
+    """The smallest and the largest size that a panel shows."""
     of_timing = [(_medians(panel, timing)[0], _measured(panel, timing, wrong=True)[0]) for timing in _timings(panel)]
-    sizes = np.concatenate([np.empty(0), *(sizes for both in of_timing for sizes in both)])
+    spans = [np.array(_span(fit)) for fit in panel.fits.values()]
+    sizes = np.concatenate([np.empty(0), *(sizes for both in of_timing for sizes in both), *spans])
     return (float(sizes.min()), float(sizes.max())) if len(sizes) else (1.0, 1024.0)
 
 
@@ -172,9 +179,15 @@ def _time_label(timing: str, fit: Fit | None) -> str:
         return f"{timing} (not fitted)"
     return (
         f"{timing}: α {format_time_us(fit.alpha_us)}, busbw {digits(fit.busbw_GBps)} GB/s, "
-        f"n½ {format_size(fit.n_half_bytes)}"
+        f"n½ {format_size(fit.n_half_bytes)}" + _prior(fit)
     )
 
 
 def _busbw_label(timing: str, fit: Fit | None) -> str:
-    return f"{timing} (not fitted)" if fit is None else f"{timing}: {digits(fit.busbw_GBps)} GB/s busbw at large sizes"
+    if fit is None:
+        return f"{timing} (not fitted)"
+    return f"{timing}: {digits(fit.busbw_GBps)} GB/s busbw at large sizes" + _prior(fit)
+
+
+def _prior(fit: Fit) -> str:
+    return "" if fit.prior is None else f"; off the points: {fit.prior.kind} prior"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -157,12 +158,39 @@ def test_n_half_lies_where_half_of_the_bandwidth_is_reached() -> None:
     assert fit.n_half_bytes == pytest.approx(60e-6 * 25e9)
 
 
-def test_the_ring_law_is_summed_up_at_the_largest_count() -> None:
-    model = fit_results(frame(rows(nranks=4, nnodes=1), rows(alpha_us=28, nranks=8)))
+def test_a_law_is_summed_up_at_the_largest_count() -> None:
+    model = fit_results(frame(rows(nranks=4, nnodes=2), rows(alpha_us=28, nranks=8)))
     (law,) = model.scaling
-    assert (law.collective, law.group, law.algorithm, law.nranks) == ("all_reduce", "world", "ring", (4, 8))
+    assert (law.collective, law.group, law.nranks) == ("all_reduce", "world", (4, 8))
+    assert law.network == "several ranks on several nodes"
     assert law.alpha_us_per_step == pytest.approx(28 / 14)
     assert law.link_GBps == pytest.approx(25 * 14 / 8)
+
+
+def test_an_interval_follows_its_point() -> None:
+    """Where a curve is known well its interval is narrow, however noisy it is elsewhere."""
+    times = line_us(SIZES, 20, 25)
+    times[:14] = noisy(times[:14], 0.2, seed=4)
+    quiet, loud = (only(fit_results(frame([row(s, t) for s, t in zip(SIZES, each, strict=True)])).fits)
+                   for each in (line_us(SIZES, 20, 25), times))  # fmt: skip
+    assert len(loud.spread_log) == len(loud.curve)
+    assert np.mean(loud.spread_log[:12]) > 2 * np.mean(loud.spread_log[-8:])
+    assert max(quiet.spread_log) < 0.02
+
+
+def test_a_link_of_no_rate_is_refused() -> None:
+    for rate in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="expected a finite rate above zero"):
+            fit_results(frame(rows()), link_GBps=rate)
+
+
+def test_two_hundred_curves_in_five_seconds() -> None:
+    records = [row(s, t, nranks=2 * n) for n in range(1, 201)
+               for s, t in zip(SIZES, noisy(line_us(SIZES, 20, 25), 0.05, n), strict=True)]  # fmt: skip
+    table = frame(records)
+    started = time.process_time()
+    assert len(fit_results(table).fits) == 200
+    assert time.process_time() - started < 5.0
 
 
 @pytest.mark.parametrize(

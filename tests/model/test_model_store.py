@@ -16,8 +16,14 @@ from collbench.collectives import COLLECTIVES
 from collbench.errors import InputError
 from collbench.model.document import fit_from_json, fit_to_json, scaling_from_json, scaling_to_json
 from collbench.model.fit import fit_results
-from collbench.model.laws import Fit, HeldOutError, Scaling, Segment
+from collbench.model.laws import Breakpoint, Fit, HeldOutError, Scaling, Segment
 from collbench.model.store import Model, load_model
+
+CONTRACT = {
+    *("collective", "group", "nranks", "nnodes", "backend", "dtype", "in_place", "timing", "concurrent"),
+    *("curve", "segments", "alpha_us", "alpha_us_interval", "busbw_GBps", "busbw_GBps_interval"),
+    *("n_half_bytes", "error_pct", "points"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +43,8 @@ def test_the_document_has_the_contracts_keys(model: Model) -> None:
     document = model.to_dict()
     assert document["schema"] == "collbench.model/1"
     assert document["sources"] == [{"run_id": "r1"}]
-    contract = {
-        *("collective", "group", "nranks", "nnodes", "backend", "dtype", "in_place", "timing", "concurrent"),
-        *("curve", "segments", "alpha_us", "alpha_us_interval", "busbw_GBps", "busbw_GBps_interval"),
-        *("n_half_bytes", "error_pct", "points"),
-    }
     for fit in document["fits"]:
-        assert contract <= set(fit)
+        assert set(fit) >= CONTRACT
         assert set(fit["error_pct"]) == {"median", "p90", "held_out"}
         for segment in fit["segments"]:
             assert {"from_bytes", "to_bytes", "alpha_us", "bandwidth_GBps"} <= set(segment)
@@ -93,6 +94,13 @@ fits = st.builds(
     error_pct=st.builds(HeldOutError, median=st.none() | positive, p90=st.none() | positive, held_out=st.booleans()),
     points=st.integers(1, 10**9),
     interval_log=st.tuples(st.floats(-3, 0), st.floats(0, 3)),
+    n_half_bytes_interval=st.none() | intervals(positive),
+    size_90_bytes=st.none() | positive,
+    size_90_bytes_interval=st.none() | intervals(positive),
+    breakpoints=st.lists(st.builds(Breakpoint, size_bytes=positive, interval=intervals(positive)), max_size=3).map(
+        tuple
+    ),
+    link_GBps=st.none() | positive,
     notes=st.lists(st.text(max_size=5), max_size=2).map(tuple),
 )
 
@@ -184,6 +192,9 @@ def refused(model: Model, tmp_path: Path, damage: Callable[[list[Any]], None], s
         ("alpha_us_interval", [1.0], "two numbers"),
         ("error_pct", {"median": -1.0, "p90": None, "held_out": True}, "median to be"),
         ("interval_log", [0.1, 0.2], "around zero"),
+        ("spread_log", [-0.1], "not below zero"),
+        ("link_GBps", 0.0, "above zero"),
+        ("breakpoints", [{"size_bytes": 8.0}], "the key interval"),
         ("collective", "all_redcue", "did you mean all_reduce"),
         ("timing", "fast", "isolated or pipelined"),
         ("in_place", 1, "true, false or null"),
@@ -196,8 +207,7 @@ def test_every_value_is_checked(model: Model, name: str, value: object, says: st
 
 
 def test_every_key_of_the_contract_is_needed(model: Model, tmp_path: Path) -> None:
-    ours = {"interval_log", "notes"}
-    for name in set(model.to_dict()["fits"][0]) - ours:
+    for name in CONTRACT:
         refused(model, tmp_path, lambda fits, name=name: fits[2].pop(name), rf"fits\[2\]\.{name} is missing")
 
 
@@ -205,7 +215,8 @@ def test_other_programs_need_not_write_our_own_keys(model: Model, tmp_path: Path
     document = model.to_dict()
     del document["scaling"]
     for fit in document["fits"]:
-        del fit["interval_log"], fit["notes"]
+        for name in set(fit) - CONTRACT:
+            del fit[name]
         for segment in fit["segments"]:
             del segment["alpha_us_interval"], segment["bandwidth_GBps_interval"]
     path = tmp_path / "theirs.json"
@@ -217,9 +228,11 @@ def test_other_programs_need_not_write_our_own_keys(model: Model, tmp_path: Path
 
 def test_a_law_of_another_kind_is_refused(model: Model, tmp_path: Path) -> None:
     document = model.to_dict()
-    document["scaling"][0]["algorithm"] = "tree"
+    document["scaling"][0]["algorithm"] = "star"
     (tmp_path / "model.json").write_text(json.dumps(document))
-    with pytest.raises(InputError, match=r"scaling\[0\]\.algorithm is 'tree': expected ring"):
+    with pytest.raises(
+        InputError, match=r"scaling\[0\]\.algorithm is 'star': expected ring or tree or busbw or constant"
+    ):
         load_model(tmp_path / "model.json")
 
 

@@ -1,0 +1,191 @@
+"""Laws over rank counts: what a collective takes on counts nobody measured. numpy alone.
+
+With p ranks, N nodes (on one node N is p) and S bytes, from a curve measured at p1, N1:
+
+    ring      steps(p)/steps(p1) · t1(S·chunk(p)/chunk(p1)), chunk(p) = sent_fraction(p)/steps(p): a step of so many
+              bytes takes as long at any count
+    tree      t1(S) · ((1 − r^k)·(u + log2 N)/(u + log2 N1) + r^k·sent_fraction(p)/sent_fraction(p1)): latency grows
+              with the depth, bandwidth is held; r = d log t1/d log S, 0 where latency rules and 1 where bandwidth
+              does. k = 1 of one α–β line; pipelines behave as latency does for longer, k = 3
+    busbw     t1(S) · sent_fraction(p)/sent_fraction(p1): bandwidth is held at every size
+    constant  t1(S): reduction in the switch
+
+Which one a collective follows is found by leaving out the largest measured count. Of public sweeps, 8 to 32 nodes
+predict 16 to 128: the tree is off by 2 to 10 % (median) for all_reduce of NCCL, rings by 6 to 14 % at 16 to 68 times
+the ranks for all_gather and all_to_all, where the others are off by up to a factor of 20.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from collbench.collectives import find_collective
+from collbench.model.curve import Curve
+from collbench.model.estimate import Floats
+from collbench.model.laws import UNKNOWN_ERROR, Fit, HeldOutError, Scaling, network_of
+
+# Trees where libraries build trees; gloo's all_reduce is a ring.
+TREES = {"all_reduce", "broadcast", "reduce"}
+TREES_OF_GLOO = {"broadcast", "reduce"}
+CONSTANT = {"send_recv"}
+
+# u of a tree: on several nodes that of 2 to 512 nodes of two clusters; on one node of NVLink all_reduce.
+OFFSET_NODES, OFFSET_ONE_NODE = 0.5, 2.0
+OFFSETS = (0.0, *(2.0 ** (step / 4) for step in range(-8, 25)))
+PIPELINED, ONE_LINE = 3.0, 1.0  # k
+
+MUCH_BETTER = 0.7  # of the usual law's error, for another one to take its place
+GOOD_ENOUGH = 0.01  # a mean error that no other law needs to better
+
+# Half of a 90 % interval per doubling of the ranks where nothing was held out, and the least it may be.
+USUAL_SPREAD = {"ring": 0.20, "tree": 0.25, "busbw": 0.35, "constant": 0.35}
+LEAST_SPREAD = 0.05
+OTHER_NETWORK = math.log(3.0)  # between one node and several the links are others
+FAR_COUNT = 4.0  # times the measured counts; past it a guess should be measured instead
+
+LEAST_DEPTH = 0.25
+
+
+def fit_law(family: Sequence[Fit]) -> Scaling:
+    """The law of fits that differ in their counts (and in place or alone) only, all over one kind of links.
+
+    The largest count is predicted from the one below it by every law; the usual one of the collective is kept unless
+    another is much nearer. With one count it is the usual one, as sure as usual.
+    """
+    largest = max(family, key=lambda fit: (fit.nranks, not fit.in_place, fit.concurrent is not False))
+    members = like_it(largest, family)
+    usual = _usual_law(largest)
+    chosen, spread_log, error_pct = usual, USUAL_SPREAD[usual.algorithm], UNKNOWN_ERROR
+    if len(members) > 1:
+        smaller = members[-2]
+        errors = {law: np.abs(_residuals(law, smaller, largest)) for law in _candidates(usual)}
+        means = {law: float(np.mean(error)) for law, error in errors.items()}
+        best = min(means, key=lambda law: means[law])
+        if means[usual] > GOOD_ENOUGH and means[best] < MUCH_BETTER * means[usual]:
+            chosen = best
+        median = float(np.median(errors[chosen]))
+        p90 = float(np.quantile(errors[chosen], 0.9))
+        spread_log = max(p90 / math.log2(largest.nranks / smaller.nranks), LEAST_SPREAD)
+        error_pct = HeldOutError(median=100 * math.expm1(median), p90=100 * math.expm1(p90), held_out=True)
+    return Scaling(
+        collective=largest.collective,
+        group=largest.group,
+        backend=largest.backend,
+        dtype=largest.dtype,
+        timing=largest.timing,
+        algorithm=chosen.algorithm,
+        nranks=tuple(sorted({fit.nranks for fit in family})),
+        alpha_us_per_step=largest.alpha_us / find_collective(largest.collective).ring_steps(largest.nranks),
+        link_GBps=largest.busbw_GBps,
+        network=network_of(largest.nranks, largest.nnodes),
+        offset=chosen.offset,
+        exponent=chosen.exponent,
+        spread_log=spread_log,
+        error_pct=error_pct,
+    )
+
+
+def like_it(fit: Fit, fits: Sequence[Fit]) -> list[Fit]:
+    """The fits that differ from `fit` in nothing but their counts, over the same kind of links, by rank count."""
+
+    def key(one: Fit) -> tuple[object, ...]:
+        plain = (one.collective, one.group, one.backend, one.dtype, one.in_place, one.timing, one.concurrent)
+        return (*plain, network_of(one.nranks, one.nnodes))
+
+    found = {(one.nranks, one.nnodes): one for one in fits if key(one) == key(fit)}
+    by_ranks = {one.nranks: one for one in sorted(found.values(), key=lambda one: one.nnodes)}
+    by_ranks[fit.nranks] = fit
+    return [by_ranks[nranks] for nranks in sorted(by_ranks)]
+
+
+def scaled_curve(law: Scaling, members: Sequence[Fit], nranks: int, nnodes: int) -> Curve:
+    """The curve on `nranks` ranks, from measured ones in order of rank count: from the nearest one where the count is
+    beyond them all, and from the two around it, nearer ones counting more, where it is between."""
+    rule = Rule(law.algorithm, law.offset, law.exponent)
+    below = [fit for fit in members if fit.nranks <= nranks]
+    above = [fit for fit in members if fit.nranks > nranks]
+    if not below or not above:
+        return _scaled(rule, (below or above)[-1 if below else 0], nranks, nnodes)
+    low, high = below[-1], above[0]
+    share = math.log(nranks / low.nranks) / math.log(high.nranks / low.nranks)
+    return _blend(_scaled(rule, low, nranks, nnodes), _scaled(rule, high, nranks, nnodes), share)
+
+
+def count_spread_log(law: Scaling, members: Sequence[Fit], nranks: int, *, other_network: bool) -> float:
+    """Half of a 90 % interval, in log units, for the way from the nearest measured count."""
+    doublings = min(abs(math.log2(nranks / fit.nranks)) for fit in members)
+    per_doubling = USUAL_SPREAD[law.algorithm] if law.spread_log is None else law.spread_log
+    return per_doubling * doublings + (OTHER_NETWORK if other_network else 0.0)
+
+
+def is_far(members: Sequence[Fit], nranks: int) -> bool:
+    """Whether a count is more than FAR_COUNT times outside the measured ones."""
+    measured = [fit.nranks for fit in members]
+    return nranks > FAR_COUNT * max(measured) or FAR_COUNT * nranks < min(measured)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One of the laws; offset (u) and exponent (k) are a tree's."""
+
+    algorithm: str
+    offset: float | None = None
+    exponent: float | None = None
+
+
+def _usual_law(fit: Fit) -> Rule:
+    if fit.collective in CONSTANT:
+        return Rule("constant")
+    if fit.collective in (TREES_OF_GLOO if fit.backend == "gloo" else TREES):
+        return Rule("tree", OFFSET_ONE_NODE if fit.nnodes == 1 else OFFSET_NODES, PIPELINED)
+    return Rule("ring")
+
+
+def _candidates(usual: Rule) -> list[Rule]:
+    trees = [Rule("tree", offset, exponent) for exponent in (PIPELINED, ONE_LINE) for offset in OFFSETS]
+    return list(dict.fromkeys([usual, Rule("ring"), Rule("busbw"), Rule("constant"), *trees]))
+
+
+def _residuals(rule: Rule, smaller: Fit, largest: Fit) -> Floats:
+    """log(measured / predicted) at the largest count's sizes that the scaled curve reaches; at all if none."""
+    curve, truth = _scaled(rule, smaller, largest.nranks, largest.nnodes), largest.measured
+    reached = ~curve.is_outside(truth.sizes_bytes)
+    at = reached if reached.any() else ~reached
+    return np.log(truth.times_us[at] / curve.time_us(truth.sizes_bytes[at]))
+
+
+def _scaled(rule: Rule, fit: Fit, nranks: int, nnodes: int) -> Curve:
+    """A fit's curve at other counts by one law; the measured curve itself at its own."""
+    collective, curve = find_collective(fit.collective), fit.measured
+    sizes, times = curve.sizes_bytes, curve.times_us
+    held = collective.sent_fraction(nranks) / collective.sent_fraction(fit.nranks)
+    if rule.algorithm == "ring":
+        steps = collective.ring_steps(nranks) / collective.ring_steps(fit.nranks)
+        return Curve(sizes * steps / held, times * steps, curve.spread_log)
+    if rule.algorithm == "busbw":
+        return Curve(sizes, times * held, curve.spread_log)
+    if rule.algorithm == "tree":
+        across = fit.nnodes > 1 and nnodes > 1
+        asked, measured = (nnodes, fit.nnodes) if across else (nranks, fit.nranks)
+        deeper = _depth(asked, rule.offset or 0.0) / _depth(measured, rule.offset or 0.0)
+        rise = np.log(curve.time_us(2 * sizes) / curve.time_us(sizes / 2)) / math.log(4.0)
+        bandwidth = np.clip(rise, 0.0, 1.0) ** (rule.exponent or PIPELINED)
+        return Curve(sizes, times * ((1 - bandwidth) * deeper + bandwidth * held), curve.spread_log)
+    return curve
+
+
+def _depth(count: int, offset: float) -> float:
+    """u + log2 of the count, never 0: a tree of two with u = 0 has a depth of 1."""
+    return max(offset + math.log2(count), LEAST_DEPTH)
+
+
+def _blend(low: Curve, high: Curve, share: float) -> Curve:
+    """Between two curves in log time: all `low` at share 0, all `high` at 1."""
+    sizes = np.union1d(low.sizes_bytes, high.sizes_bytes)
+    times = low.time_us(sizes) ** (1 - share) * high.time_us(sizes) ** share
+    widths = [np.maximum(*curve.half_widths_log(sizes)) for curve in (low, high)]
+    return Curve(sizes, times, np.maximum(*widths))
