@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collbench.model.fit import fit_results
     from collbench.model.link import LinkModel
     from collbench.model.store import Model, load_model
+    from collbench.predict.plan import plan_step
+    from collbench.predict.plan_result import Plan
     from collbench.predict.step import StepPrediction, predict_step
     from collbench.predict.workload import Workload
     from collbench.results import read_results
@@ -39,6 +41,8 @@ _HOME = {
     "Workload": "collbench.predict.workload",
     "predict_step": "collbench.predict.step",
     "StepPrediction": "collbench.predict.step",
+    "plan_step": "collbench.predict.plan",
+    "Plan": "collbench.predict.plan_result",
 }
 
 __all__ = [
@@ -48,10 +52,12 @@ __all__ = [
     "JobError",
     "LinkModel",
     "Model",
+    "Plan",
     "StepPrediction",
     "Workload",
     "fit_results",
     "load_model",
+    "plan_step",
     "predict_step",
     "read_results",
 ]

@@ -39,7 +39,7 @@ LEVELS = [{"measure", "importers", "model"}, {"predict"}, {"validate", "report"}
 # Who may import what is heavy: modules, or packages with all that is in them. model.pooling is the part of the fit that
 # reads the results table.
 HOMES = {
-    "torch": {"measure", "validate"},
+    "torch": {"measure", "validate", "predict.capture"},
     "matplotlib": {"report"},
     "scipy": {"model.fit", "model.segments", "model.curve", "model.scaling"},
     "pandas": {"results", "model.fit", "model.pooling", "report"},

@@ -29,9 +29,12 @@ COMMANDS = {
     "show": "print a results file: a table, nccl-tests' own layout, CSV, JSON, or a matrix of links",
     "fit": "fit α–β models to results",
     "estimate": "the time of one collective, from a model file or from link figures",
+    "capture": "a torch module as a workload: its layers, and the collectives torch issues for it",
     "predict": "a training step: its time, its exposed communication, its memory",
+    "plan": "strategies and knobs that fit into the memory, ranked by the step they lead to",
     "validate": "run the real step and compare it with its prediction",
     "report": "one self-contained page: plots and tables",
+    "models": "the public models that come with collbench: their systems, errors and sources",
 }
 
 USAGE = """\

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from collbench.cli.cost_flags import add_cost_flags, cost_model
 from collbench.cli.step_flags import add_step_flags, step_options
+from collbench.errors import InputError
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
@@ -23,10 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     step = add_step_flags(parser)
     step.add_argument("--micro-batches", type=int, metavar="M", help="micro-batches altogether")
     step.add_argument("--no-overlap", dest="overlap", action="store_false", help="hide no communication")
+    step.add_argument(
+        "--no-slowdown",
+        dest="slowdown",
+        action="store_false",
+        help="leave out what communication and computation cost one another, where the model has it",
+    )
+    pictures = parser.add_argument_group("the step's timeline, as a file")
+    pictures.add_argument("--trace", metavar="FILE.json", help="a Chrome trace, for https://ui.perfetto.dev")
+    pictures.add_argument("--gantt", metavar="FILE.png|svg", help="a picture: a row a stream, what is exposed in full")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict, and print the answer."""
+    """Predict, write what was asked for, and print the answer."""
+    _check_files(args)
     workload, model = Workload.from_toml(args.workload), cost_model(args)
     prediction = predict_step(
         workload,
@@ -37,13 +49,40 @@ def run(args: argparse.Namespace) -> int:
         micro_batches=args.micro_batches,
         overlap=args.overlap,
         timing=args.timing,
+        slowdown=args.slowdown,
         **step_options(args),
     )
+    _write_files(args, prediction)
     if args.json:
         print(json.dumps(prediction.to_dict(), indent=2, allow_nan=False))
     else:
         print(format_prediction(prediction))
+        for what, path in (("trace", args.trace), ("gantt", args.gantt)):
+            if path:
+                print(f"{what}: {path}")
     return 0
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """InputError, before anything is predicted, for a file that is read, or that is no picture."""
+    for flag, path in (("--trace", args.trace), ("--gantt", args.gantt)):
+        if path and any(Path(path).resolve() == Path(read).resolve() for read in (args.workload, args.model) if read):
+            raise InputError(f"{flag} {path}: is one of the files to read: name another file")
+    if args.gantt:
+        from collbench.report.gantt import check_gantt  # matplotlib takes a while to import
+
+        check_gantt(args.gantt)
+
+
+def _write_files(args: argparse.Namespace, prediction: StepPrediction) -> None:
+    if args.trace:
+        from collbench.report.trace import write_trace
+
+        write_trace(prediction, args.trace)
+    if args.gantt:
+        from collbench.report.gantt import write_gantt
+
+        write_gantt(prediction.to_dict(), args.gantt)
 
 
 def format_prediction(prediction: StepPrediction) -> str:
@@ -64,14 +103,20 @@ def format_prediction(prediction: StepPrediction) -> str:
 
 def _times(prediction: StepPrediction) -> str:
     step, comm, exposed = prediction.step_ms, prediction.comm_ms, prediction.exposed_comm_ms
-    low_high = prediction.step_ms_interval
-    shares = f"{100 * exposed / step:.1f} % of the step; {100 * (1 - exposed / comm):.1f} % of communication is hidden"
+    shares = ""
+    if comm:
+        hidden = max(0.0, 1 - exposed / comm)
+        shares = f"{100 * exposed / step:.1f} % of the step; {100 * hidden:.1f} % of communication is hidden"
     rows = [
-        ("step", _ms(step), f"90 % interval {low_high[0]:.3f} to {low_high[1]:.3f} ms" if low_high else ""),
+        ("step", _ms(step), _interval("90 % interval", prediction.step_ms_interval)),
         ("compute", _ms(prediction.compute_ms), "the step with free communication"),
         ("communication", _ms(comm), "all collectives, one after another"),
-        ("exposed", _ms(exposed), shares if comm else ""),
-        ("exposed tail", _ms(prediction.exposed_tail_ms), "after the last backward computation"),
+        ("exposed", _ms(exposed), f"{shares}{_interval('; 90 %', prediction.exposed_comm_ms_interval)}"),
+        (
+            "exposed tail",
+            _ms(prediction.exposed_tail_ms),
+            f"after the last backward computation{_interval('; 90 %', prediction.exposed_tail_ms_interval)}",
+        ),
     ]
     if prediction.windows is not None and prediction.total_ms is not None:
         windows = f"{sum(prediction.windows)} micro-batches, {len(prediction.windows)} gradient syncs"
@@ -80,6 +125,10 @@ def _times(prediction: StepPrediction) -> str:
         tflops = prediction.tflops_per_rank
         rows.append(("tokens/s", f"{prediction.tokens_per_s:.4g}", f"{tflops:.4g} TFLOP/s a rank" if tflops else ""))
     return "\n".join(f"  {name:<15}{value:>15}   {words}".rstrip() for name, value, words in rows)
+
+
+def _interval(before: str, low_high: tuple[float, float] | None) -> str:
+    return f"{before} {low_high[0]:.3f} to {low_high[1]:.3f} ms" if low_high else ""
 
 
 def _collectives(prediction: StepPrediction) -> list[list[str]]:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", default="report.html", metavar="report.html", help="the page to write (%(default)s)"
     )
-    parser.add_argument("--model", metavar="MODEL.json", help="the fit to show (default: fit the results)")
+    parser.add_argument("--model", metavar="MODEL.json", help="the fit to show, or public:NAME (default: theirs)")
     parser.add_argument(
         "--prediction",
         nargs="+",

@@ -5,14 +5,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 
 from collbench.cli.step_flags import add_step_flags, step_options
 from collbench.errors import InputError
+from collbench.predict.options import Options
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
 from collbench.units import seconds_of
-from collbench.validate.compare import parse_tolerance
+from collbench.validate.compare import check_strategy, parse_tolerance
+
+# The options that the real step takes too.
+_REAL = ("bucket_cap_mb", "comm_hook", "accumulate", "grad_sync", "reshard_after_forward", "mesh")
 
 EPILOG = """\
 The real step is torch's own DistributedDataParallel or fully_shard over the workload's tensors; its computation is
@@ -24,7 +29,7 @@ Several nodes: torchrun ... -m collbench validate WORKLOAD.toml --model MODEL.js
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workload", metavar="WORKLOAD.toml", help="layers, their tensors and their times")
-    parser.add_argument("--model", metavar="MODEL.json", required=True, help="a model file, from collbench fit")
+    parser.add_argument("--model", metavar="MODEL.json", required=True, help="of collbench fit, or public:NAME")
     parser.add_argument("--timing", choices=["pipelined", "isolated"], help="the regime to take from the model")
     parser.add_argument("--tolerance", default="10%", metavar="P", help="of the step's time (default 10%%)")
     parser.add_argument(
@@ -47,9 +52,10 @@ def run(args: argparse.Namespace) -> int:
     timeout_s = seconds_of("--timeout", args.timeout)
     join_timeout_s = seconds_of("--join-timeout", args.join_timeout) if args.join_timeout is not None else None
     _check_step(args)
+    workload = _workload(args.workload)
     if not is_worker():
         ranks, backend, why = choose_ranks(args.nproc, args.backend or "")
-        _predict(args, 1, ranks, overlap=True)  # refuse before ranks are started
+        _predict(args, workload, 1, ranks)  # refuse before ranks are started
         print(f"collbench: {args.steps} real steps on {ranks} {backend} ranks here ({why})", file=sys.stderr)
         verdict = launch(["validate", *args.argv, "--backend", backend], ranks, backend)
         if verdict.exit_code and verdict.reason:
@@ -67,16 +73,16 @@ def run(args: argparse.Namespace) -> int:
         placement = place_mesh(nodes, ranks_per_node, args.mesh) if args.strategy == "hsdp" else None
         return Knobs(
             strategy=args.strategy,
-            bucket_cap_mb=args.bucket_cap_mb,
-            accumulate=args.accumulate,
-            reshard_after_forward=args.reshard_after_forward,
+            **{name: getattr(args, name) for name in _REAL if name != "mesh"},
             mesh=(placement.replicas, placement.shard.nranks) if placement else None,
         )
 
     return validate(
-        Workload.from_toml(args.workload),
+        workload,
         knobs,
-        lambda nodes, ranks_per_node, overlap: _predict(args, nodes, ranks_per_node, overlap=overlap),
+        lambda nodes, ranks_per_node, overlap, slowdown: _predict(
+            args, workload, nodes, ranks_per_node, overlap=overlap, slowdown=slowdown
+        ),
         steps=args.steps,
         tolerance=tolerance,
         backend=args.backend or "",
@@ -88,24 +94,37 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_step(args: argparse.Namespace) -> None:
-    """InputError for a step that torch itself does not have."""
-    from collbench.validate.compare import check_strategy
-
+    """InputError for a step that torch itself does not have, or that is not built here."""
     check_strategy(args.strategy)
-    if args.first_bucket_mb is not None:
-        raise InputError("--first-bucket-mb: torch's DistributedDataParallel has no such option: leave it out")
-    if not args.prefetch:
-        raise InputError("--no-prefetch: torch's fully_shard has no such option: leave it out")
+    usual = Options()
+    for name, value in step_options(args).items():
+        if name not in _REAL and value != getattr(usual, name):
+            flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+            raise InputError(f"{flag}: the real step has no such option: leave it out")
 
 
-def _predict(args: argparse.Namespace, nodes: int, ranks_per_node: int, *, overlap: bool) -> StepPrediction:
+def _workload(path: str) -> Workload:
+    """Of what was captured from a module nothing is kept: the real step is that of the layers in a row."""
+    return replace(Workload.from_toml(path), captured=None)
+
+
+def _predict(
+    args: argparse.Namespace,
+    workload: Workload,
+    nodes: int,
+    ranks_per_node: int,
+    *,
+    overlap: bool = True,
+    slowdown: bool = True,
+) -> StepPrediction:
     return predict_step(
-        args.workload,
+        workload,
         args.model,
         args.strategy,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
         overlap=overlap,
+        slowdown=slowdown,
         timing=args.timing,
         **step_options(args),
     )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import math
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
+from collbench.model.slowdown import Slowdown
+from collbench.predict.draws import Floats, drawn_ms
 from collbench.predict.timeline import Call
+
+_NO_SLOWDOWN = Slowdown(comm=1.0, compute=1.0)
 
 
 class Estimate(Protocol):
-    """One collective's time and its interval (None where the model has none), in µs."""
+    """One collective's time and its 90 % interval (None where the model has none), in µs, above 0 as the time is."""
 
     @property
     def time_us(self) -> Any: ...
@@ -16,6 +22,21 @@ class Estimate(Protocol):
     def low_us(self) -> Any: ...
     @property
     def high_us(self) -> Any: ...
+    @property
+    def latency_us(self) -> Any:
+        """The part of `time_us` that loads no link, where known: the same for a message of no bytes."""
+        ...
+
+    @property
+    def backend(self) -> str | None:
+        """torch's name of whose time it is; None for link figures."""
+        ...
+
+    @property
+    def regime(self) -> Any:
+        """A number for the sizes whose errors go together; None where that is not known."""
+        ...
+
     @property
     def extrapolated(self) -> Any: ...
     @property
@@ -43,12 +64,26 @@ class CostModel(Protocol):
         ...
 
 
-class Costs:
-    """A model's answers in ms, each distinct call asked once."""
+@runtime_checkable
+class SlowdownModel(Protocol):
+    """A model that may know what a collective and computation cost one another; link figures do not."""
 
-    def __init__(self, model: CostModel, timing: str | None) -> None:
+    def slowdown(
+        self, collective: str, size_bytes: float, group: str, nranks: int, nnodes: int, backend: str | None
+    ) -> Slowdown | None:
+        """None where it was not measured."""
+        ...
+
+
+class Costs:
+    """A model's answers in ms, each distinct call asked once. `slowdown`: False leaves its slowdowns out."""
+
+    def __init__(self, model: CostModel, timing: str | None, *, slowdown: bool = True) -> None:
         self._model, self._timing = model, timing
+        self._slows = model if slowdown and isinstance(model, SlowdownModel) else None
         self._answers: dict[Call, Estimate] = {}
+        self._drawn: dict[Call, Floats] = {}
+        self._slowdowns: dict[Call, Slowdown | None] = {}
 
     def _answer(self, call: Call) -> Estimate:
         if call not in self._answers:
@@ -68,13 +103,38 @@ class Costs:
         """The call's expected duration."""
         return float(self._answer(call).time_us) / 1000
 
-    def low_ms(self, call: Call) -> float:
-        """The low end of its interval."""
-        return float(self._answer(call).low_us) / 1000
+    def drawn_ms(self, call: Call) -> Floats:
+        """Its duration in every draw of the model's errors, of shape [DRAWS]; the model must have intervals."""
+        if call not in self._drawn:
+            answer, group = self._answer(call), call.group
+            regime = f"decade {int(math.log10(max(call.size_bytes, 1)))}" if answer.regime is None else answer.regime
+            name = f"{call.collective} {group.name} {group.nranks} {group.nnodes} {regime}"
+            time_us, low_us, high_us = float(answer.time_us), float(answer.low_us), float(answer.high_us)
+            self._drawn[call] = drawn_ms(time_us / 1000, low_us / 1000, high_us / 1000, name)
+        return self._drawn[call]
 
-    def high_ms(self, call: Call) -> float:
-        """The high end of its interval."""
-        return float(self._answer(call).high_us) / 1000
+    def latency_share(self, call: Call) -> float:
+        """The part of the call's time, 0 to 1, that loads no link."""
+        answer = self._answer(call)
+        return min(1.0, float(answer.latency_us) / float(answer.time_us)) if answer.time_us else 0.0
+
+    def slowdown(self, call: Call) -> Slowdown:
+        """What it and computation cost one another; nothing where that was not measured."""
+        return self.measured_slowdown(call) or _NO_SLOWDOWN
+
+    def measured_slowdown(self, call: Call) -> Slowdown | None:
+        """The same; None where it was not measured."""
+        if call not in self._slowdowns:
+            found, group = None, call.group
+            if self._slows is not None:
+                asked = (call.collective, call.size_bytes, group.name, group.nranks, group.nnodes)
+                found = self._slows.slowdown(*asked, self._answer(call).backend)
+            self._slowdowns[call] = found
+        return self._slowdowns[call]
+
+    def backends(self, calls: Iterable[Call]) -> set[str | None]:
+        """Whose times the answers are."""
+        return {self._answer(call).backend for call in calls}
 
     @property
     def have_intervals(self) -> bool:

@@ -1,77 +1,28 @@
 """Sharded parameters: torch's `fully_shard` on every wrapped layer and on the root (ZeRO-3), and HSDP.
 
-Sources: torch/distributed/fsdp/_fully_shard (FSDPParamGroup.pre_forward … post_backward), and recorded runs. With the
-default resharding the communicator sees: AG root, AG L0 … L3 | AG L3, AG L2, RS L3, AG L1, RS L2, AG L0, RS L1, RS L0,
-RS root. All gathers and reduce-scatters share one communicator, so one stream, in that order. A gather is issued at
-the start of the computation of the unit before it, once that unit's own gather has been waited for.
+The order of issue is order.py's. All gathers and reduce-scatters share one communicator, so one stream, in that order.
+What each waits for on the device (torch/distributed/fsdp/_fully_shard, FSDPParamGroup.unshard, wait_for_unshard):
+
+forward     a gather, until the unit before the one that the host waited for last is copied out: the host runs ahead,
+            so the gather of a unit may start with the computation two units before it
+backward    a gather, until the unit that the host waited for last is copied out: the unit before it is prefetched
+            while it computes. The first one is taken to wait for all of forward
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import chain
+from collections import Counter
 
-from collbench.dtypes import find_dtype
 from collbench.errors import InputError
 from collbench.predict.options import Options
+from collbench.predict.order import ROOT, Item, captured_order, planned_order
 from collbench.predict.placement import Group, Placement
 from collbench.predict.timeline import COMPUTE, Call, Schedule
-from collbench.predict.workload import Layer, Workload
+from collbench.predict.units import ROWS, Division, Unit, split_units
+from collbench.predict.workload import Workload, backward_ms
 
 COMM = "comm"
 REPLICATE = "comm:replicate"  # HSDP's all_reduces: another communicator, other links
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
-    """The tensors that one `fully_shard` call gathers together, padded: bytes of a gather and of a reduce-scatter."""
-
-    name: str
-    gather_bytes: int
-    reduce_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One layer's computation in one direction; `unit` is the one it needs gathered for itself alone.
-
-    reached: false where backward never gets to the layer: it may still be prefetched, but nothing waits for it.
-    """
-
-    name: str
-    compute_ms: float
-    unit: Unit | None
-    reached: bool = True
-
-
-def _unit(name: str, layers: list[Layer], workload: Workload, shards: int) -> Unit | None:
-    """The unit of these layers; None where they have no tensors, as `fully_shard` then has nothing to gather."""
-    numel = sum(layer.padded_numel(shards) for layer in layers)
-    trained = sum(layer.padded_numel(shards) for layer in layers if layer.trainable)
-    if not numel:
-        return None
-    return Unit(
-        name=name,
-        gather_bytes=numel * find_dtype(workload.param_dtype).itemsize,
-        reduce_bytes=trained * find_dtype(workload.reduce_dtype).itemsize,
-    )
-
-
-def split_units(workload: Workload, shards: int) -> tuple[Unit | None, list[Unit | None]]:
-    """(root, one per position of `workload.expanded`); None where a layer is the root's or has no tensors."""
-    layers = workload.expanded
-    root = _unit("root", [layer for _, layer in layers if not layer.wrap], workload, shards)
-    units = [_unit(name, [layer], workload, shards) if layer.wrap else None for name, layer in layers]
-    return root, units
-
-
-def _first_reached(workload: Workload) -> int:
-    """The position in `workload.expanded` at which backward ends: the first layer that trains or has backward time.
-
-    Frozen layers before it hold nothing that needs a gradient, so torch's autograd never enters them.
-    """
-    reached = ((layer.trainable and bool(layer.tensors)) or layer.backward_ms > 0 for _, layer in workload.expanded)
-    return next(position for position, here in enumerate(reached) if here)
 
 
 def regather_group(options: Options, placement: Placement) -> Group | None:
@@ -93,100 +44,131 @@ def regather_group(options: Options, placement: Placement) -> Group | None:
 
 
 def fsdp(workload: Workload, placement: Placement, options: Options) -> Schedule:
-    """Every micro-batch gathers and reduce-scatters (torch's default); the optimizer works on its shard.
+    """Every micro-batch gathers and reduce-scatters (torch's default), or the last alone reduce-scatters.
+
+    Without gradient sync the others keep unsharded gradients. The optimizer works on its shard.
 
     With replicas (HSDP) an all_reduce of the shard follows every reduce-scatter, on the replicate group's own stream.
     """
-    builder = _Builder(workload, placement, options)
-    before: tuple[int, ...] = ()
-    for mark in options.micro_batch_marks:
-        before = builder.micro_batch(before, mark)
-    optimizer_ms = workload.optimizer_ms / placement.shard.nranks
-    builder.schedule.add("optimizer", optimizer_ms, after=before, stream=COMPUTE, phase="optimizer")
-    return builder.schedule
+    return Builder(workload, placement, options).step()
 
 
-class _Builder:
+class Builder:
     """Writes one step's tasks. `before` is always what the compute stream waits for, itself included."""
 
-    def __init__(self, workload: Workload, placement: Placement, options: Options) -> None:
+    def __init__(self, workload: Workload, placement: Placement, options: Options, division: Division = ROWS) -> None:
         self.schedule = Schedule()
         self.workload, self.placement, self.options = workload, placement, options
         self.shard = placement.shard
         self.regather = regather_group(options, placement)
-        self.root, units = split_units(workload, self.shard.nranks)
-        layers = [(f" {name}", layer, unit) for (name, layer), unit in zip(workload.expanded, units, strict=True)]
-        first = _first_reached(workload)
-        self.forward = [
-            Step(name="", compute_ms=workload.forward_ms, unit=None),
-            *(Step(name=name, compute_ms=layer.forward_ms, unit=unit) for name, layer, unit in layers),
-        ]
-        self.backward = [
-            Step(name="", compute_ms=workload.backward_ms, unit=None),
-            *(
-                Step(name=name, compute_ms=layer.backward_ms, unit=unit, reached=position >= first)
-                for position, (name, layer, unit) in reversed(list(enumerate(layers)))
-            ),
-        ]
+        self.layers = workload.expanded
+        root, units = split_units(workload, self.shard.nranks, division)
+        self.units = {position: unit for position, unit in enumerate(units) if unit}
+        if root:
+            self.units[ROOT] = root
+        self.order = self._order([unit is not None for unit in units])
+        self.computing = self._computing()
+        self.times = Counter(self.order)  # a layer that is called n times takes an n-th each time
+        self.before: tuple[int, ...] = ()
+        self.pending: dict[int, tuple[int, ...]] = {}  # gathers that no computation has waited for, by unit
+        self.released: tuple[int, ...] = ()  # what the next gather waits for
+        self.copied_out: tuple[int, ...] = ()  # what the last unit's copy-out waited for
+        self.gathered: tuple[int, ...] = ()  # the last gather
         self.reduced: tuple[int, ...] = ()  # this micro-batch's last reduce-scatter that nothing has waited for
-        self.synced: dict[str, tuple[int, ...]] = {}  # the last gradient collective of each stream
+        self.synced: list[int] = []  # this micro-batch's gradient collectives
 
-    def micro_batch(self, before: tuple[int, ...], mark: str) -> tuple[int, ...]:
+    def step(self) -> Schedule:
+        """All micro-batches, and the optimizer."""
+        before: tuple[int, ...] = ()
+        marks = self.options.micro_batch_marks
+        for mark in marks:
+            before = self._micro_batch(before, mark, syncs=self.options.grad_sync or mark == marks[-1])
+        optimizer_ms = self.workload.optimizer_ms / self.shard.nranks
+        self.schedule.add("optimizer", optimizer_ms, after=before, stream=COMPUTE, phase="optimizer")
+        return self.schedule
+
+    def _order(self, has_unit: list[bool]) -> list[Item]:
+        captured = self.workload.captured
+        if captured is not None and captured.is_fsdp_of(self.options):
+            return captured_order(self.workload, captured)
+        return planned_order(self.workload, ROOT in self.units, has_unit, self.options)
+
+    def _micro_batch(self, before: tuple[int, ...], mark: str, *, syncs: bool) -> tuple[int, ...]:
         """Forward and backward; returns what the next computation waits for: the end of every gradient collective."""
-        if self.root:
-            before = (*before, *self._gather(self.root, self.shard, before, mark))
-        before = self._walk(self.forward, "forward", self.shard, before, mark)
-        if self.root and self.regather and self.options.reshard_after_forward is not None:
-            before = (*before, *self._gather(self.root, self.regather, before, mark))
-        before = self._walk(self.backward, "backward", self.regather, before, mark)
-        if self.root:
-            self._reduce(self.root, before, mark)
-        self.reduced = ()
-        return (*before, *chain.from_iterable(self.synced.values()))
+        self.before = self.released = self.copied_out = before
+        self.gathered, self.reduced, self.synced, self.pending = (), (), [], {}
+        phase = "forward"
+        for item, (direction, unit) in zip(self.order, self.computing, strict=True):
+            if direction != phase:
+                phase, self.released = direction, self.before
+            if item.kind == "gather":
+                if item.at != unit:  # prefetched, when the unit of the computation has been waited for
+                    self._wait(unit, phase)
+                self._gather(item.at, phase, mark)
+            elif item.kind == "reduce":
+                if syncs:
+                    self._reduce(self.units[item.at], mark)
+            else:
+                self._wait(unit, phase)
+                self._compute(item, mark)
+                self._computed(unit, phase)
+        return (*self.before, *self.synced)
 
-    def _walk(
-        self, steps: list[Step], phase: str, group: Group | None, before: tuple[int, ...], mark: str
-    ) -> tuple[int, ...]:
-        """The computations of one direction, with the gathers they need over `group` (None: all stay gathered)."""
-        units = [step.unit for step in steps if step.unit and group]
-        gathers: list[tuple[int, ...]] = []  # of units[0], units[1], …
-        needed = 0
-        ahead = 1 if self.options.prefetch else 0
+    def _computing(self) -> list[tuple[str, int]]:
+        """For every item of the order: direction and unit of the computation that it is, or that comes next."""
+        computing: list[tuple[str, int]] = []
+        found = ("backward", ROOT)  # of what is behind the last one: gradients are reduced
+        for item in reversed(self.order):
+            if item.kind in ("forward", "backward"):
+                found = (item.kind, item.at if item.at in self.units else ROOT)
+            computing.append(found)
+        return computing[::-1]
 
-        def issue(count: int) -> None:
-            for unit in units[len(gathers) : count]:
-                gathers.append(self._gather(unit, group or self.shard, before, mark))
+    def _wait(self, unit: int, phase: str) -> None:
+        """The compute stream copies the unit out, once it is gathered; then gathers may go on."""
+        if unit not in self.pending:
+            return
+        self.before = (*self.before, *self.pending.pop(unit))
+        self.released = self.copied_out if phase == "forward" else self.before
+        self.copied_out = self.before
 
-        issue(ahead)
-        for step in steps:
-            if step.unit and group and step.reached:
-                needed += 1
-                issue(needed)
-                before = (*before, *gathers[needed - 1])
-                issue(needed + ahead)
-            name = f"{phase}{step.name}{mark}"
-            before = (self.schedule.add(name, step.compute_ms, after=before, stream=COMPUTE, phase=phase),)
-            if step.unit and step.reached and phase == "backward":
-                before = self._reduce(step.unit, before, mark)
-        return before
+    def _compute(self, item: Item, mark: str) -> None:
+        name, source = ("", self.workload) if item.at == ROOT else self.layers[item.at]
+        if item.kind == "forward":
+            total_ms = source.forward_ms
+        elif isinstance(source, Workload):
+            total_ms = source.backward_ms
+        else:
+            total_ms = backward_ms(source, recompute=self.options.recompute)
+        title = f"{item.kind} {name}".rstrip() + mark
+        work = total_ms / self.times[item]
+        self.before = (self.schedule.add(title, work, after=self.before, stream=COMPUTE, phase=item.kind),)
 
-    def _gather(self, unit: Unit, group: Group, before: tuple[int, ...], mark: str) -> tuple[int, ...]:
+    def _gather(self, position: int, phase: str, mark: str) -> None:
+        """Gather a unit."""
+        unit = self.units[position]
         call = Call(
             collective="all_gather_into_tensor",
             size_bytes=unit.gather_bytes,
-            group=group,
+            group=self.shard if phase == "forward" else self.regather or self.shard,
             dtype=self.workload.param_dtype,
         )
-        return self.schedule.call(f"all_gather {unit.name}{mark}", call, after=before, stream=COMM, phase="parameters")
+        after = self._gather_after(position)
+        gathered = self.schedule.call(
+            f"all_gather {unit.name}{mark}", call, after=after, stream=COMM, phase="parameters"
+        )
+        self.gathered = self.pending[position] = gathered
 
-    def _reduce(self, unit: Unit, before: tuple[int, ...], mark: str) -> tuple[int, ...]:
-        """Reduce a unit's gradients; returns what the next computation waits for.
+    def _gather_after(self, position: int) -> tuple[int, ...]:
+        """What a gather waits for.
 
-        torch keeps one reduce-scatter input in flight: after each unit's backward, frozen or not, the compute stream
-        waits for the reduce-scatter before it (FSDPParamGroup.post_backward).
+        The gather before it too: the communicator would see to it, but a backend that runs two at a time not.
         """
-        before = (*before, *self.reduced)
-        self.reduced = ()
+        return (*self.released, *self.gathered) if self.options.prefetch else self.before
+
+    def _reduce(self, unit: Unit, mark: str) -> None:
+        """Reduce a unit's gradients."""
+        self._await_reduced()
         if unit.reduce_bytes:
             call = Call(
                 collective="reduce_scatter_tensor",
@@ -195,10 +177,21 @@ class _Builder:
                 dtype=self.workload.reduce_dtype,
             )
             name = f"reduce_scatter {unit.name}{mark}"
-            scatter = self.schedule.call(name, call, after=before, stream=COMM, phase="gradients")
-            self.synced[COMM] = self.reduced = scatter
-            self._replicate(unit, scatter or before, mark)
-        return before
+            scatter = self.schedule.call(name, call, after=self.before, stream=COMM, phase="gradients")
+            self.reduced = scatter
+            self.synced += scatter
+            self._replicate(unit, scatter or self.before, mark)
+
+    def _await_reduced(self) -> None:
+        """After each unit's backward, frozen or not, the compute stream waits for the reduce-scatter before it.
+
+        torch keeps one reduce-scatter input in flight (FSDPParamGroup.post_backward).
+        """
+        self.before = (*self.before, *self.reduced)
+        self.reduced = ()
+
+    def _computed(self, unit: int, phase: str) -> None:
+        """Called behind each computation, with its unit."""
 
     def _replicate(self, unit: Unit, after: tuple[int, ...], mark: str) -> None:
         """HSDP: sum the shard over the replicas. The next reduce-scatter does not wait for it."""
@@ -209,4 +202,4 @@ class _Builder:
             dtype=self.workload.reduce_dtype,
         )
         name = f"all_reduce {unit.name}{mark}"
-        self.synced[REPLICATE] = self.schedule.call(name, call, after=after, stream=REPLICATE, phase="gradients")
+        self.synced += self.schedule.call(name, call, after=after, stream=REPLICATE, phase="gradients")

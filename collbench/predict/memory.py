@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from collbench.dtypes import find_dtype
-from collbench.predict.fsdp import regather_group, split_units
+from collbench.predict.fsdp import regather_group
 from collbench.predict.options import Options
 from collbench.predict.placement import Placement
 from collbench.predict.strategies import Strategy
+from collbench.predict.units import split_units
 from collbench.predict.workload import Workload
 
 GB = 1e9
@@ -45,9 +46,9 @@ def ledger(workload: Workload, strategy: Strategy, placement: Placement, options
     numel: float = workload.numel
     trained: float = workload.trainable_numel
     if padded:
-        sizes = [(layer.trainable, layer.padded_numel(shards) * layer.repeat) for layer in workload.layers]
-        numel = sum(size for _, size in sizes)
-        trained = sum(size for trainable, size in sizes if trainable)
+        root, units = split_units(workload, shards, strategy.division)
+        numel = sum(unit.gather_numel for unit in (root, *units) if unit)
+        trained = sum(unit.reduce_numel for unit in (root, *units) if unit)
     share = {kind: shards if kind in strategy.divides else 1 for kind in ("parameters", "gradients", "optimizer")}
     peak, kept = _gathered(workload, placement, options) if padded else (0.0, 0.0)
     return Memory(

@@ -4,27 +4,72 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from collbench.errors import InputError
+from collbench.errors import InputError, one_of
+
+COMM_HOOKS = {"fp16": "float16", "bf16": "bfloat16"}  # torch's compression hooks -> the type of what is sent
+BACKWARD_PREFETCHES = ("pre", "post", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """A step's options; each strategy lists those it takes (strategies.py).
 
-    bucket_cap_mb, first_bucket_mb: MiB, as torch's DDP; None is its default.  accumulate: micro-batches per optimizer
-    step.  reshard_after_forward: as torch's `fully_shard`.  prefetch: gather the next unit while one computes.
-    mesh: replicas x shards, as "2x8" or (2, 8).
+    bucket_cap_mb, first_bucket_mb: MiB, as torch's DDP; None is its default, several caps are one a bucket and the last
+    for all further ones.  comm_hook: fp16 or bf16, torch's compression hooks.  find_unused_parameters, static_graph: as
+    torch's DDP; the second has the first find nothing.  accumulate: micro-batches per optimizer step.  grad_sync: False
+    reduces no gradients but in the last of them.  recompute: checkpointed layers compute their forward again in
+    backward.  reshard_after_forward: as torch's `fully_shard`.  prefetch: gather the next unit while one computes.
+    prefetch_ahead: units that are gathered ahead of the one that computes, as set_modules_to_forward_prefetch and
+    set_modules_to_backward_prefetch have it; None is torch's own.  backward_prefetch (pre, post or none),
+    forward_prefetch, limit_all_gathers: as FullyShardedDataParallel.  mesh: replicas x shards, as "2x8" or (2, 8).
     """
 
-    bucket_cap_mb: float | None = None
+    bucket_cap_mb: float | tuple[float, ...] | None = None
     first_bucket_mb: float | None = None
+    comm_hook: str | None = None
+    find_unused_parameters: bool = False
+    static_graph: bool = False
     accumulate: int = 1
+    grad_sync: bool = True
+    recompute: bool = False
     reshard_after_forward: bool | int | None = None
     prefetch: bool = True
+    prefetch_ahead: int | None = None
+    backward_prefetch: str = "pre"
+    forward_prefetch: bool = False
+    limit_all_gathers: bool = True
     mesh: str | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         check_count("accumulate", self.accumulate)
+        if self.comm_hook is not None and self.comm_hook not in COMM_HOOKS:
+            raise one_of("comm_hook", self.comm_hook, list(COMM_HOOKS))
+        if self.backward_prefetch not in BACKWARD_PREFETCHES:
+            raise one_of("backward_prefetch", self.backward_prefetch, list(BACKWARD_PREFETCHES))
+        if self.prefetch_ahead is not None:
+            check_count("prefetch_ahead", self.prefetch_ahead)
+            if not self.prefetch:
+                raise InputError(f"prefetch_ahead = {self.prefetch_ahead} and prefetch = False exclude one another")
+        if isinstance(self.bucket_cap_mb, list | tuple):  # one cap in a list is that cap
+            caps = tuple(self.bucket_cap_mb)
+            object.__setattr__(self, "bucket_cap_mb", caps[0] if len(caps) == 1 else caps)
+
+    @property
+    def finds_unused(self) -> bool:
+        """Whether DDP looks for unused parameters in every backward, and never makes its buckets anew."""
+        return self.find_unused_parameters and not self.static_graph
+
+    @property
+    def forward_ahead(self) -> int:
+        """Units whose gathers are issued before the one that computes, in forward."""
+        return int(self.forward_prefetch) if self.prefetch_ahead is None else self.prefetch_ahead
+
+    @property
+    def backward_ahead(self) -> int:
+        """The same in backward."""
+        if self.prefetch_ahead is not None:
+            return self.prefetch_ahead
+        return int(self.prefetch and self.backward_prefetch == "pre")
 
     @property
     def micro_batch_marks(self) -> list[str]:

@@ -15,7 +15,7 @@ from collbench.predict.options import check_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Ranks that communicate: `name` is the kind a model is asked for."""
+    """Ranks that communicate: `name` is the kind a model is asked for, as a sweep of it records it."""
 
     name: str
     nranks: int
@@ -55,7 +55,7 @@ class Placement:
             return Group(name="inter", nranks=self.nodes, nnodes=self.nodes)
         members = range(0, self.nranks, shards)
         nnodes = len({rank // self.ranks_per_node for rank in members})
-        return Group(name=_mesh_name(self.nranks, shards), nranks=self.replicas, nnodes=nnodes)
+        return Group(name=f"{_mesh_name(self.nranks, shards)}:replicate", nranks=self.replicas, nnodes=nnodes)
 
     def consecutive(self, nranks: int) -> Group:
         """Groups of `nranks` ranks in a row; `nnodes` is that of the group that spans most nodes."""
@@ -67,7 +67,7 @@ class Placement:
             (first + nranks - 1) // self.ranks_per_node - first // self.ranks_per_node + 1
             for first in range(0, self.nranks, nranks)
         )
-        return Group(name=_mesh_name(self.nranks, nranks), nranks=nranks, nnodes=nnodes)
+        return Group(name=f"{_mesh_name(self.nranks, nranks)}:shard", nranks=nranks, nnodes=nnodes)
 
 
 def _mesh_name(nranks: int, shards: int) -> str:

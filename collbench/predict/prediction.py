@@ -40,7 +40,7 @@ class StepPrediction:
 
     compute_ms: the step with free communication.  comm_ms: all collectives, one after another.
     exposed_tail_ms: from the end of the last backward computation to the end of the last gradient collective.
-    step_ms_interval: the step with every collective at the low, and at the high end of its interval; None without one.
+    *_interval: of 90 %, from the intervals of the model's answers (predict.draws); None where it has none.
     windows: micro-batches of each optimizer step, and total_ms their time together; None where they were not asked for.
     """
 
@@ -52,6 +52,7 @@ class StepPrediction:
     compute_ms: float
     comm_ms: float
     exposed_tail_ms: float
+    exposed_tail_ms_interval: tuple[float, float] | None
     collectives: tuple[CallCount, ...]
     memory: Memory
     timeline: tuple[Placed, ...]
@@ -84,6 +85,14 @@ class StepPrediction:
         return max(0.0, self.step_ms - self.compute_ms)  # the difference of two long sums may be -1e-16
 
     @property
+    def exposed_comm_ms_interval(self) -> tuple[float, float] | None:
+        """The step's, less the computation."""
+        if self.step_ms_interval is None:
+            return None
+        low, high = (max(0.0, end - self.compute_ms) for end in self.step_ms_interval)
+        return low, high
+
+    @property
     def tokens_per_s(self) -> float | None:
         """Of all ranks together; None where the workload does not say its tokens, or the step takes no time."""
         if self.tokens_per_micro_batch is None or not self.step_ms:
@@ -105,11 +114,13 @@ class StepPrediction:
             "nodes": self.nodes,
             "ranks_per_node": self.ranks_per_node,
             "step_ms": self.step_ms,
-            "step_ms_interval": None if self.step_ms_interval is None else list(self.step_ms_interval),
+            "step_ms_interval": _list(self.step_ms_interval),
             "compute_ms": self.compute_ms,
             "comm_ms": self.comm_ms,
             "exposed_comm_ms": self.exposed_comm_ms,
+            "exposed_comm_ms_interval": _list(self.exposed_comm_ms_interval),
             "exposed_tail_ms": self.exposed_tail_ms,
+            "exposed_tail_ms_interval": _list(self.exposed_tail_ms_interval),
         }
         if self.windows is not None:
             document |= {
@@ -130,6 +141,10 @@ class StepPrediction:
         }
 
 
+def _list(interval: tuple[float, float] | None) -> list[float] | None:
+    return None if interval is None else list(interval)
+
+
 def _collective_dict(entry: CallCount) -> dict[str, Any]:
     call = entry.call
     return {
@@ -145,12 +160,11 @@ def _collective_dict(entry: CallCount) -> dict[str, Any]:
 
 
 def _bar_dict(placed: Placed) -> dict[str, Any]:
-    """`stream` is compute or comm; `channel` tells HSDP's second communication stream from the first."""
-    task = placed.task
+    """`stream` is compute or comm; `channel` tells apart what may run at a time: HSDP's second stream, gloo's two."""
     return {
         "stream": placed.stream,
-        "channel": task.stream,
-        "phase": task.phase,
+        "channel": placed.channel,
+        "phase": placed.task.phase,
         "name": placed.name,
         "start_ms": placed.start_ms,
         "end_ms": placed.end_ms,

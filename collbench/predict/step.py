@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from collbench.errors import InputError
 from collbench.model.store import load_model
+from collbench.predict.channels import GLOO, NCCL, play_sharing, shares_links
 from collbench.predict.cost import CostModel, Costs
+from collbench.predict.interval import Play, plain_intervals, shared_intervals, tail_ms
 from collbench.predict.memory import ledger
 from collbench.predict.options import Options, check_count
 from collbench.predict.placement import Placement, place, place_mesh
 from collbench.predict.prediction import CallCount, StepPrediction
 from collbench.predict.strategies import find_strategy
-from collbench.predict.timeline import last_end_ms, play
+from collbench.predict.timeline import Call, Placed, Task, last_end_ms, play
 from collbench.predict.workload import Workload
 
 __all__ = ["StepPrediction", "predict_step"]
@@ -28,73 +32,98 @@ def predict_step(
     *,
     nodes: int | None = None,
     ranks_per_node: int | None = None,
-    bucket_cap_mb: float | None = None,
-    first_bucket_mb: float | None = None,
-    accumulate: int = 1,
     micro_batches: int | None = None,
-    reshard_after_forward: bool | int | None = None,
-    prefetch: bool = True,
     overlap: bool = True,
-    mesh: str | tuple[int, int] | None = None,
     timing: str | None = None,
+    slowdown: bool = True,
+    **choices: Any,
 ) -> StepPrediction:
     """Predict one optimizer step of `accumulate` micro-batches on `nodes` x `ranks_per_node` (default: the model's).
 
     workload, model: or the paths of their files.  micro_batches: how many there are altogether; the answer then has
     their windows and total time.  overlap: False runs computation and communication one after the other.  timing: the
-    regime to ask the model for.  The others: Options.
+    regime to ask the model for.  slowdown: False leaves out what computation and communication cost one another, where
+    the model knows it.  choices: the fields of `Options`, such as bucket_cap_mb and accumulate.
     Raises InputError for a value or an option that does not fit, and for what the model cannot answer.
     """
     if isinstance(workload, (str, os.PathLike)):
         workload = Workload.from_toml(Path(workload))
     if isinstance(model, (str, os.PathLike)):
         model = load_model(model)
-    options = Options(
-        bucket_cap_mb=bucket_cap_mb,
-        first_bucket_mb=first_bucket_mb,
-        accumulate=accumulate,
-        reshard_after_forward=reshard_after_forward,
-        prefetch=prefetch,
-        mesh=mesh,
-    )
+    options = Options(**choices)
     chosen = find_strategy(strategy, options)
     _check_trains(workload)
     nodes, ranks_per_node = _layout(model, nodes, ranks_per_node)
-    placement = place_mesh(nodes, ranks_per_node, mesh) if "mesh" in chosen.options else place(nodes, ranks_per_node)
-    costs = Costs(model, timing)
-
-    def step_ms(micro_batches: int) -> float:
-        window = chosen.schedule(workload, placement, replace(options, accumulate=micro_batches))
-        return last_end_ms(play(window.tasks, costs.time_ms, overlap=overlap))
+    flat = "mesh" not in chosen.options
+    placement = place(nodes, ranks_per_node) if flat else place_mesh(nodes, ranks_per_node, options.mesh)
+    costs = Costs(model, timing, slowdown=slowdown)
 
     schedule = chosen.schedule(workload, placement, options)
     calls = Counter(schedule.calls())
-    timeline = play(schedule.tasks, costs.time_ms, overlap=overlap)
-    low, high = (
-        last_end_ms(play(schedule.tasks, cost, overlap=overlap)) if costs.have_intervals else None
-        for cost in (costs.low_ms, costs.high_ms)
-    )
-    windows = None if micro_batches is None else _windows(micro_batches, accumulate)
+    slows = overlap and any(costs.measured_slowdown(call) for call in calls)
+    play_exactly = _shared_play(schedule.tasks, costs, slows=slows) if overlap else None
+
+    def placed(tasks: Sequence[Task]) -> list[Placed]:
+        if play_exactly is not None:
+            return play_exactly(tasks, costs.time_ms)
+        return play(tasks, costs.time_ms, overlap=overlap)
+
+    def step_ms(micro_batches: int) -> float:
+        window = chosen.schedule(workload, placement, replace(options, accumulate=micro_batches))
+        return last_end_ms(placed(window.tasks))
+
+    timeline = placed(schedule.tasks)
+    step, tail = last_end_ms(timeline), tail_ms(timeline)
+    intervals = None
+    if costs.have_intervals:
+        intervals = (
+            plain_intervals(schedule.tasks, costs, overlap=overlap)
+            if play_exactly is None
+            else shared_intervals(schedule.tasks, costs, play_exactly)
+        )
+    windows = None if micro_batches is None else _windows(micro_batches, options.accumulate)
     return StepPrediction(
         workload=workload.name,
         strategy=strategy,
         placement=placement,
-        step_ms=last_end_ms(timeline),
-        step_ms_interval=None if low is None or high is None else (low, high),
+        step_ms=step,
+        step_ms_interval=None if intervals is None else _around(step, intervals.step_ms),
         compute_ms=last_end_ms(play(schedule.tasks, lambda call: 0.0, overlap=overlap)),
         comm_ms=sum(costs.time_ms(call) * count for call, count in calls.items()),
-        exposed_tail_ms=max(0.0, last_end_ms(timeline, "gradients") - last_end_ms(timeline, "backward")),
+        exposed_tail_ms=tail,
+        exposed_tail_ms_interval=None if intervals is None else _around(tail, intervals.exposed_tail_ms),
         collectives=tuple(CallCount(call=call, count=n, time_ms=costs.time_ms(call)) for call, n in calls.items()),
         memory=ledger(workload, chosen, placement, options),
-        timeline=tuple(sorted(timeline, key=lambda placed: placed.start_ms)),
+        timeline=tuple(sorted(timeline, key=lambda bar: bar.start_ms)),
         windows=windows,
         total_ms=None if windows is None else sum(step_ms(size) * n for size, n in Counter(windows).items()),
-        micro_batches_per_step=accumulate,
+        micro_batches_per_step=options.accumulate,
         tokens_per_micro_batch=workload.tokens_per_micro_batch,
         flops_per_token=workload.flops_per_token,
-        notes=(*_notes(workload, placement), *costs.notes),
+        notes=(*_notes(workload, placement), *_slowdown_notes(costs, calls, slows=slows), *costs.notes),
         extrapolated=costs.extrapolated,
     )
+
+
+def _shared_play(tasks: Sequence[Task], costs: Costs, *, slows: bool) -> Play | None:
+    """How this step is played where what runs at a time slows one another; None where streams just run in turn.
+
+    By the channel rule of the backend that was measured; link figures have nccl's.
+    """
+    gloo = GLOO in costs.backends(task.work for task in tasks if isinstance(task.work, Call))
+    if not (gloo or slows or shares_links(tasks)):
+        return None
+
+    def play_exactly(tasks: Sequence[Task], cost_ms: Callable[[Call], float]) -> list[Placed]:
+        rule, factors = GLOO if gloo else NCCL, costs.slowdown if slows else None
+        return play_sharing(tasks, cost_ms, costs.latency_share, rule=rule, slowdown=factors)
+
+    return play_exactly
+
+
+def _around(value: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """The interval, with the value in it: where many things must all be in time, most draws are later than it."""
+    return min(value, interval[0]), max(value, interval[1])
 
 
 def _check_trains(workload: Workload) -> None:
@@ -128,3 +157,21 @@ def _notes(workload: Workload, placement: Placement) -> list[str]:
     if placement.nranks == 1:
         notes.append("one rank: no communication")
     return notes
+
+
+def _slowdown_notes(costs: Costs, calls: Iterable[Call], *, slows: bool) -> list[str]:
+    """Which factors the step was played with."""
+    if not slows:
+        return []
+    factors = {call: costs.measured_slowdown(call) for call in calls}
+    names = {call: f"{call.collective} ({call.group.name})" for call in calls}
+    words = []
+    for name in dict.fromkeys(names.values()):
+        found = [factors[call] for call in calls if names[call] == name]
+        known = [each for each in found if each is not None]
+        if known:
+            comm, compute = (max(getattr(each, which) for each in known) for which in ("comm", "compute"))
+            words.append(f"{name} x{comm:.2f}, computation beside it x{compute:.2f}")
+        else:
+            words.append(f"{name} not measured, taken to cost nothing")
+    return [f"what runs at the same time is slower, as beside a matrix product: {'; '.join(words)}"]

@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields
 from collbench.errors import InputError, one_of
 from collbench.predict.ddp import ddp, zero1, zero2
 from collbench.predict.fsdp import fsdp
+from collbench.predict.fsdp1 import FLAT, fsdp1
 from collbench.predict.options import Options
 from collbench.predict.placement import Placement
 from collbench.predict.timeline import Schedule
+from collbench.predict.units import ROWS, Division
 from collbench.predict.workload import Workload
 
 
@@ -18,26 +20,33 @@ from collbench.predict.workload import Workload
 class Strategy:
     """One way to share a training step between ranks.
 
-    schedule: the tasks of one step.  options: the names of the Options it takes (all take accumulate).
-    divides: which of parameters, gradients and optimizer each rank keeps only its share of.
+    schedule: the tasks of one step.  options: the names of the Options it takes, beside those of every strategy.
+    divides: which of parameters, gradients and optimizer each rank keeps only its share of.  division: how parameters
+    are padded for it.
     """
 
     schedule: Callable[[Workload, Placement, Options], Schedule]
     options: frozenset[str]
     divides: frozenset[str] = frozenset()
+    division: Division = ROWS
 
 
+EVERY = frozenset({"accumulate", "recompute"})  # options of every strategy
 _BUCKETS = frozenset({"bucket_cap_mb", "first_bucket_mb"})
+_REDUCER = frozenset({"comm_hook", "find_unused_parameters", "static_graph"})
 _UNITS = frozenset({"reshard_after_forward", "prefetch"})
+_FSDP2 = frozenset({"grad_sync", "prefetch_ahead"})
+_FSDP1 = frozenset({"reshard_after_forward", "grad_sync", "backward_prefetch", "forward_prefetch", "limit_all_gathers"})
 _ALL = frozenset({"parameters", "gradients", "optimizer"})
 
 STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy(schedule=ddp, options=_BUCKETS),
+    "ddp": Strategy(schedule=ddp, options=_BUCKETS | _REDUCER),
     "zero1": Strategy(schedule=zero1, options=_BUCKETS, divides=frozenset({"optimizer"})),
     "zero2": Strategy(schedule=zero2, options=_BUCKETS, divides=frozenset({"optimizer", "gradients"})),
     "zero3": Strategy(schedule=fsdp, options=_UNITS, divides=_ALL),
-    "fsdp": Strategy(schedule=fsdp, options=_UNITS, divides=_ALL),
-    "hsdp": Strategy(schedule=fsdp, options=_UNITS | {"mesh"}, divides=_ALL),
+    "fsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2, divides=_ALL),
+    "hsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2 | {"mesh"}, divides=_ALL),
+    "fsdp1": Strategy(schedule=fsdp1, options=_FSDP1, divides=_ALL, division=FLAT),
 }
 
 
@@ -47,7 +56,7 @@ def find_strategy(name: str, options: Options) -> Strategy:
         raise one_of("strategy", name, list(STRATEGIES))
     strategy = STRATEGIES[name]
     for field in fields(options):
-        if field.name == "accumulate" or field.name in strategy.options:
+        if field.name in EVERY | strategy.options:
             continue
         value = getattr(options, field.name)
         if value != field.default:

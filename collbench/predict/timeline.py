@@ -1,7 +1,8 @@
 """Plays tasks on streams. Knows streams and durations, nothing of strategies; pure arithmetic.
 
 A stream runs its tasks one at a time in the order they were added, as a CUDA stream or one NCCL communicator does.
-A task starts when the task before it on its stream and every task it comes after have ended.
+A task starts when the task before it on its stream and every task it comes after have ended. (channels.py: what slows
+what it runs beside.)
 """
 
 from __future__ import annotations
@@ -62,11 +63,12 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A task and when it runs, in ms from the start of the step."""
+    """A task and when it runs, in ms from the start of the step. `slot`: above 1 beside others of its stream."""
 
     task: Task
     start_ms: float
     end_ms: float
+    slot: int = 1
 
     @property
     def name(self) -> str:
@@ -75,8 +77,13 @@ class Placed:
 
     @property
     def stream(self) -> str:
-        """`compute` or `comm`; `task.stream` tells HSDP's second communication stream from the first."""
+        """`compute` or `comm`."""
         return self.task.stream.partition(":")[0]
+
+    @property
+    def channel(self) -> str:
+        """Where nothing else runs meanwhile: the task's stream, or the second (third …) slot of it."""
+        return self.task.stream if self.slot == 1 else f"{self.task.stream}:{self.slot}"
 
 
 def play(tasks: Sequence[Task], cost_ms: Callable[[Call], float], *, overlap: bool = True) -> list[Placed]:

@@ -1,7 +1,8 @@
 """A workload: the layers of a model in forward order, their tensors, and how long each computes.
 
-Read from TOML (`Workload.from_toml`), from a mapping (`Workload.from_dict`), or built in Python, always under
-the same checks. A layer's gradients all become ready at the end of its backward, in reverse registration order.
+Read from TOML (`Workload.from_toml`), from a mapping (`Workload.from_dict`), from a torch module
+(`Workload.from_module`), or built in Python, always under the same checks. A layer's gradients all become ready at
+the end of its backward, in reverse registration order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from collbench.dtypes import find_dtype
 from collbench.errors import InputError, one_of
+from collbench.predict.captured import Captured, Computed
 from collbench.tomlfile import TomlFile
 
 MOST_REPEATS = 100_000
@@ -32,6 +34,10 @@ def _text(key: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _BadKey(key, f" = {value!r} must be a text in quotes")
     return value
+
+
+def _any_text(key: str, value: Any) -> str:
+    return value if value == "" else _text(key, value)
 
 
 def _flag(key: str, value: Any) -> bool:
@@ -97,6 +103,7 @@ class Layer:
     """One layer, `repeat` times in a row; times are of one repeat and one micro-batch.
 
     tensors: shapes in registration order.  trainable: false takes no gradient and no optimizer state.
+    frozen_tensors: further shapes of the same unit that take neither, whatever `trainable` says (a LoRA's base).
     wrap: each repeat is one FSDP unit; false puts its tensors into the root unit.
     Raises InputError for a value that does not fit, and for a layer without tensors and without times.
     """
@@ -104,6 +111,7 @@ class Layer:
     name: str = "layer"
     repeat: int = 1
     tensors: tuple[tuple[int, ...], ...] = ()
+    frozen_tensors: tuple[tuple[int, ...], ...] = ()
     forward_ms: float = 0.0
     backward_ms: float = 0.0
     trainable: bool = True
@@ -111,20 +119,27 @@ class Layer:
 
     def __post_init__(self) -> None:
         _check(self, _LAYER_CHECKS)
-        if not self.tensors and not self.forward_ms and not self.backward_ms:
+        if not (self.tensors or self.frozen_tensors or self.forward_ms or self.backward_ms):
             raise _BadKey("tensors", ": the layer has neither tensors nor times: give it tensors, or forward_ms")
 
     @property
     def numel(self) -> int:
         """Elements of one repeat."""
-        return sum(prod(shape) for shape in self.tensors)
+        return _numel((*self.tensors, *self.frozen_tensors))
 
-    def padded_numel(self, shards: int) -> int:
-        """Elements of one repeat with every tensor's dimension 0 padded to a multiple of `shards`, as FSDP2 pads.
+    @property
+    def trainable_numel(self) -> int:
+        """Elements of one repeat that take a gradient."""
+        return _numel(self.tensors) if self.trainable else 0
 
-        Source: torch.distributed.fsdp, FSDPParam._init_sharded_param.
-        """
-        return sum(-(-shape[0] // shards) * shards * prod(shape[1:]) for shape in self.tensors)
+
+def backward_ms(layer: Layer, *, recompute: bool) -> float:
+    """One repeat's backward. Checkpointed layers, those that are wrapped, compute their forward once more before it."""
+    return layer.backward_ms + (layer.forward_ms if recompute and layer.wrap else 0.0)
+
+
+def _numel(shapes: tuple[tuple[int, ...], ...]) -> int:
+    return sum(map(prod, shapes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +152,8 @@ class Workload:
     optimizer_bytes: state per trained parameter; None is Adam's (see `optimizer_bytes_per_parameter`).
     forward_ms, backward_ms: outside the layers, before the first in forward and before the last layer's backward.
     optimizer_ms: for all parameters on one rank; sharded optimizers divide it.
-    tokens_per_micro_batch: per rank.  Raises InputError for a value that does not fit.
+    tokens_per_micro_batch: per rank.  times: where the milliseconds come from, in words.  captured: what torch itself
+    issued for this module.  Raises InputError for a value that does not fit.
     """
 
     name: str = "workload"
@@ -152,6 +168,8 @@ class Workload:
     optimizer_ms: float = 0.0
     tokens_per_micro_batch: float | None = None
     flops_per_token: float | None = None
+    times: str = ""
+    captured: Captured | None = None
 
     def __post_init__(self) -> None:
         for key, like in (
@@ -162,6 +180,11 @@ class Workload:
             if getattr(self, key) == "":
                 object.__setattr__(self, key, getattr(self, like))
         _check(self, _WORKLOAD_CHECKS)
+        if self.captured is not None:
+            known = {"", *(name for name, _ in self.expanded)}
+            for event in self.captured.calls:
+                if isinstance(event, Computed) and event.layer not in known:
+                    raise _BadKey("captured", f": calls has the layer {event.layer!r}, which the workload has not")
 
     @property
     def optimizer_bytes_per_parameter(self) -> float:
@@ -190,7 +213,7 @@ class Workload:
     @property
     def trainable_numel(self) -> int:
         """Parameters that train."""
-        return sum(layer.numel * layer.repeat for layer in self.layers if layer.trainable)
+        return sum(layer.trainable_numel * layer.repeat for layer in self.layers)
 
     @property
     def has_times(self) -> bool:
@@ -217,11 +240,42 @@ class Workload:
 
         return _build_workload({"name": file.path.stem, **file.data}, at)
 
+    @classmethod
+    def from_module(cls, module: Any, *inputs: Any, **options: Any) -> Workload:
+        """The workload of a torch.nn.Module, with what torch issues for it; `options` are those of capture's Request.
+
+        inputs: of its forward; their values do not matter. The module stays as it is.
+        """
+        from collbench.predict.capture.module import from_module
+
+        return from_module(module, inputs, **options)
+
+    def save(self, path: str | Path) -> None:
+        """Write the TOML file that `from_toml` reads. InputError where it cannot be written."""
+        from collbench.predict.workload_file import as_toml
+
+        try:
+            Path(path).write_text(as_toml(self), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def _captured(key: str, value: Any) -> Captured | None:
+    if value is None or isinstance(value, Captured):
+        return value
+    if not isinstance(value, Mapping):
+        raise _BadKey(key, f" = {value!r} must be a table")
+    try:
+        return Captured.from_dict(value)
+    except InputError as error:
+        raise _BadKey(key, f": {error}") from None
+
 
 _LAYER_CHECKS: dict[str, Callable[[str, Any], object]] = {
     "name": _text,
     "repeat": _repeat,
     "tensors": _tensors,
+    "frozen_tensors": _tensors,
     "forward_ms": _amount,
     "backward_ms": _amount,
     "trainable": _flag,
@@ -240,6 +294,8 @@ _WORKLOAD_CHECKS: dict[str, Callable[[str, Any], object]] = {
     "optimizer_ms": _amount,
     "tokens_per_micro_batch": _amount_or_none,
     "flops_per_token": _amount_or_none,
+    "times": _any_text,
+    "captured": _captured,
 }
 
 _Record = TypeVar("_Record", Layer, Workload)

@@ -20,6 +20,7 @@ from collbench.units import format_size, format_time_us
 BLUE, VERMILLION, SKY, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#56B4E9", "#E69F00", "#009E73", "#8A8A8A"
 INK, SOFT, GRID = "#1B1F24", "#57606A", "#E4E7EB"
 
+_DPI = 150  # of a PNG
 _MOST_SIZE_TICKS = 8
 _LEGEND_BELOW_IN = 0.55  # tick labels and the axis' own label come first
 
@@ -89,4 +90,11 @@ def svg_of(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "collbench", "svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def png_of(figure: Figure) -> bytes:
+    """The figure as PNG; equal figures give equal bytes."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
     return buffer.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 import textwrap
@@ -24,7 +23,8 @@ from collbench.columns import aligned
 from collbench.errors import InputError
 from collbench.links import BANDWIDTH, Link, Matrix, PairTable, pair_tables
 from collbench.numbers import digits
-from collbench.report.canvas import GREY, GRID, INK, SOFT, VERMILLION, new_figure
+from collbench.report.canvas import GREY, GRID, INK, SOFT, VERMILLION, new_figure, png_of
+from collbench.report.files import write_file
 from collbench.results import ResultsFile
 from collbench.slow_links import Comparison, Slow, compare_links
 from collbench.units import format_size
@@ -34,7 +34,6 @@ _WORST = 8  # lines of a table that leaves some out
 _MOST_TABLES = 12  # on one picture
 _WIDEST_LABEL = 8  # above a column of text
 
-_DPI = 150
 _CELL_IN = 0.52
 _SMALLEST_IN, _LARGEST_IN = 3.4, 7.0  # sides of one heat map
 _LETTER_IN = 0.07
@@ -56,23 +55,13 @@ def show_matrix(results: ResultsFile, png: Path, write: Callable[[str], object])
     if png.suffix.lower() != ".png":
         raise InputError(f"{png}: a picture of the pairs is a PNG: name a file that ends in .png")
     tables = pair_tables(results)
-    _save(matrix_figure(tables[:_MOST_TABLES]), png)
+    write_file(png, png_of(matrix_figure(tables[:_MOST_TABLES])), "--matrix")
     for table in tables:
         for line in matrix_lines(table):
             write(f"{line}\n")
         write("\n")
     left_out = f" (the first {_MOST_TABLES} of {len(tables)} tables)" if len(tables) > _MOST_TABLES else ""
     write(f"heat map: {png}{left_out}\n")
-
-
-def _save(figure: Figure, png: Path) -> None:
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=_DPI, metadata={"Software": None})
-    try:
-        png.parent.mkdir(parents=True, exist_ok=True)
-        png.write_bytes(picture.getvalue())
-    except OSError as error:
-        raise InputError(f"{png}: cannot be written ({error.strerror}): name another file after --matrix") from None
 
 
 def matrix_lines(table: PairTable) -> Iterator[str]:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from collbench.errors import InputError
 from collbench.model.laws import Fit
 from collbench.model.store import Model
 from collbench.numbers import UNKNOWN, digits, interval, ms, percent
+from collbench.report.files import write_file
+from collbench.report.gantt import timeline_figure
 from collbench.report.html import bullets, document, element, facts, folded, picture, section, table
 from collbench.report.panels import TIMINGS, Panel, Point, panels_of, plotted
 from collbench.report.plots import busbw_figure, time_figure
 from collbench.report.remarks import Remarks, remarks_on
-from collbench.report.steps import QUANTITIES, timeline_figure, validation_figure
+from collbench.report.steps import QUANTITIES, validation_figure
+from collbench.report.together import groups_section, overlap_section, pairs_section
 from collbench.results import Record, ResultsFile
 from collbench.units import format_size
 
@@ -44,16 +45,15 @@ def write_page(
         _warnings(remarks_on(files, model, predictions, notes)),
         _headline(panels),
         _plots(plotted(panels)),
+        groups_section(files),
+        overlap_section(files),
+        pairs_section(files),
         _measured(panels),
         _predictions(predictions),
         _validation(validation),
         _environment(files),
     )
-    try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}): name another file with -o") from None
+    write_file(path, page.encode(), "-o")
 
 
 def _what_was_run(files: Sequence[ResultsFile]) -> str:
@@ -210,11 +210,7 @@ def _call_row(call: Json) -> tuple[str, ...]:
 def _validation(validation: dict[str, Any] | None) -> str:
     if validation is None:
         return ""
-    measured, predicted, errors = validation["measured"], validation["predicted"], validation["error_pct"]
-    rows = [
-        (name, ms(measured[key]), ms(predicted[key]), percent(errors.get(key), signed=True))
-        for key, name in QUANTITIES.items()
-    ]
+    rows = [_validation_row(validation, key, name) for key, name in QUANTITIES.items()]
     how = {"sleep": "a wait", "matmul": "matrix products"}.get(validation.get("compute", ""))
     what = ", ".join(str(validation[key]) for key in ("workload", "strategy") if key in validation)
     explanation = (
@@ -225,9 +221,35 @@ def _validation(validation: dict[str, Any] | None) -> str:
     return section(
         "Predicted against measured",
         element("p", explanation, "soft"),
-        table(("", "measured", "predicted", "error"), rows),
+        table(("", "measured", "[p5, p95], ms", "predicted", "[90\u00a0%], ms", "error"), rows),
+        _validation_memory(validation),
         picture(validation_figure(validation), "Predicted and measured step times", "small"),
     )
+
+
+def _validation_row(validation: Json, key: str, name: str) -> tuple[str, ...]:
+    spread, predicted = (validation.get("spread_ms") or {}).get(key), validation.get(f"predicted_{key}_interval")
+    return (
+        name,
+        ms(validation["measured"][key]),
+        interval(spread, 4) if spread else UNKNOWN,
+        ms(validation["predicted"][key]),
+        interval(predicted, 4) if predicted else UNKNOWN,
+        percent(validation["error_pct"].get(key), signed=True),
+    )
+
+
+def _validation_memory(validation: Json) -> str:
+    """The most that a rank took, where it was counted: on GPUs."""
+    peaks = validation.get("memory") or {}
+    if not peaks:
+        return ""
+    rows = [
+        (when.replace("_", " "), *(f"{digits(peak[key] / 1e9)} GB" for key in ("allocated_bytes", "reserved_bytes")))
+        for when, peak in peaks.items()
+    ]
+    note = "The most memory of any rank, as torch's allocator counts it; without optimizer state and activations."
+    return element("p", note, "soft") + table(("", "allocated", "reserved"), rows)
 
 
 def _environment(files: Iterable[ResultsFile]) -> str:

@@ -62,4 +62,9 @@ def as_text(document: dict[str, Any]) -> str:
             f"{name.removesuffix('_ms'):18}{document['predicted'][name]:14.2f}{document['measured'][name]:14.2f}"
             f"{f'{low:.2f}..{high:.2f}':>20}{'-' if error is None else f'{error:+.1f} %':>10}"
         )
+    for when, peak in document.get("memory", {}).items():
+        lines.append(
+            f"memory of the {when.replace('_', ' ')}, the most of any rank, without optimizer and activations: "
+            f"{peak['allocated_bytes'] / 1e9:.3g} GB allocated, {peak['reserved_bytes'] / 1e9:.3g} GB reserved"
+        )
     return "\n".join([*lines, *(f"note: {note}" for note in document["notes"])])

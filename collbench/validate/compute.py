@@ -9,8 +9,8 @@ import torch
 
 from collbench.measure.device import Device
 
-_SIDE = 1024  # of the matrices; small enough that one product is a fine unit of time
-_TRIALS = 50
+_SIDE = 2048  # of the matrices: a product takes longer than its launch, and is still a fine unit of time
+_TRIALS = 200
 _LAUNCH_S = 1e-3  # between two layers more than this is no launch overhead but a wait for communication
 
 
@@ -49,7 +49,10 @@ class Wait:
 
 
 class Matmul:
-    """On a GPU: matrix products, as many as take the time; how long one takes is measured first."""
+    """On a GPU: matrix products, as many as take the time; how long one takes is measured first.
+
+    What a layer's time is not a whole number of products is owed to the next one.
+    """
 
     name = "matmul"
 
@@ -62,12 +65,16 @@ class Matmul:
         self._run(_TRIALS)
         device.synchronize()
         self._one_ms = (time.perf_counter() - begun) * 1e3 / _TRIALS
+        self._owed_ms = 0.0
 
     def begin(self) -> None:
-        pass
+        self._owed_ms = 0.0
 
     def spend_ms(self, duration_ms: float, since_s: float) -> None:
-        self._run(round(duration_ms / self._one_ms))
+        self._owed_ms += duration_ms
+        products = round(self._owed_ms / self._one_ms)
+        self._owed_ms -= products * self._one_ms
+        self._run(products)
 
     def _run(self, products: int) -> None:
         for _ in range(products):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from collbench.predict.workload import Layer, Workload
 from collbench.validate.compute import Compute
 
 Mark = Callable[[], None]
+Make = Callable[[tuple[int, ...]], torch.Tensor]
 
 
 class _Spend(torch.autograd.Function):
@@ -65,39 +67,66 @@ class _Timed(nn.Module):
 
 
 class TimedLayer(_Timed):
-    """One repeat of one layer of the workload."""
+    """One repeat of one layer of the workload, its tensors as `make` makes them from their shapes."""
 
-    def __init__(
-        self, layer: Layer, dtype: torch.dtype, device: torch.device, compute: Compute, backward_ended: Mark
-    ) -> None:
+    def __init__(self, layer: Layer, make: Make, compute: Compute, backward_ended: Mark) -> None:
         super().__init__(layer.forward_ms, layer.backward_ms, compute, backward_ended)
-        for index, shape in enumerate(layer.tensors):
-            tensor = torch.zeros(shape, dtype=dtype, device=device)
-            self.register_parameter(f"tensor{index}", nn.Parameter(tensor, requires_grad=layer.trainable))
+        trained = [(shape, layer.trainable) for shape in layer.tensors]
+        for index, (shape, trains) in enumerate([*trained, *((shape, False) for shape in layer.frozen_tensors)]):
+            self.register_parameter(f"tensor{index}", nn.Parameter(make(shape), requires_grad=trains))
 
 
 class Net(nn.Module):
-    """The whole workload. `backward_ended_s`: when the last backward computation of the latest step ended."""
+    """The whole workload. `backward_ended`: the mark of the last backward computation's end in the latest step."""
 
-    def __init__(self, workload: Workload, dtype: torch.dtype, device: torch.device, compute: Compute) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        dtype: torch.dtype,
+        device: torch.device,
+        compute: Compute,
+        mark: Callable[[], Any] = time.perf_counter,
+        make: Make | None = None,
+    ) -> None:
         super().__init__()
-        self.backward_ended_s = 0.0
+        self.backward_ended: Any = None
+        self._new_mark = mark
+        make = make or (lambda shape: torch.zeros(shape, dtype=dtype, device=device))
+        layers = [layer for _, layer in workload.expanded]
         self.outside = _Timed(workload.forward_ms, 0.0, compute)
-        self.layers = nn.ModuleList(
-            TimedLayer(layer, dtype, device, compute, self._mark)
-            for layer in workload.layers
-            for _ in range(layer.repeat)
-        )
-        self.wrapped = [layer.wrap and bool(layer.tensors) for layer in workload.layers for _ in range(layer.repeat)]
+        self.layers = nn.ModuleList(TimedLayer(layer, make, compute, self._mark) for layer in layers)
+        self.wrapped = [layer.wrap and bool(layer.numel) for layer in layers]
+        # Frozen layers before it without a backward of their own are never entered by autograd.
+        self._first = next((at for at, layer in enumerate(layers) if layer.trainable_numel or layer.backward_ms), 0)
         # Loss and head: after the last layer in forward order, so their backward is the first.
         self.head = _Timed(0.0, workload.backward_ms, compute)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.outside(x)
-        for layer in self.layers:
-            x = layer(x)
+        for position, layer in enumerate(self.layers):
+            x = layer(x.detach().requires_grad_() if position == self._first else x)
         out: torch.Tensor = self.head(x)
         return out
 
     def _mark(self) -> None:
-        self.backward_ended_s = time.perf_counter()
+        self.backward_ended = self._new_mark()
+
+
+def twin_of(
+    workload: Workload, dtype: torch.dtype, device: torch.device, compute: Compute, mark: Callable[[], Any]
+) -> Net:
+    """The same net on one rank without communication, in the memory of its largest tensor and that one's gradient.
+
+    All tensors share one memory, and a gradient is dropped as soon as it is there: what is sharded need not fit whole.
+    """
+    largest = max(math.prod(shape) for layer in workload.layers for shape in (*layer.tensors, *layer.frozen_tensors))
+    memory = torch.zeros(largest, dtype=dtype, device=device)
+    net = Net(workload, dtype, device, compute, mark, lambda shape: memory[: math.prod(shape)].view(shape))
+    for parameter in net.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_drop_gradient)  # type: ignore[no-untyped-call]
+    return net
+
+
+def _drop_gradient(parameter: torch.Tensor) -> None:
+    parameter.grad = None

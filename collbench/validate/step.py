@@ -6,26 +6,34 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
+from collbench.errors import InputError
+from collbench.measure.clock import now_ns
+from collbench.measure.failure import first_line
 from collbench.measure.job import Job
 from collbench.predict.workload import Workload
 from collbench.validate.compute import Compute, compute_on
-from collbench.validate.net import Net
+from collbench.validate.net import Net, twin_of
 
 WARMUP_STEPS = 4  # DDP rebuilds its buckets after the first
+WARMUP_TURNS = 1  # of the step and the one without communication; a twin's first is slower too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """The options of a step that torch itself has."""
+    """The options of a step that torch itself has; those of predict.options.Options, where they have the same name."""
 
     strategy: str
-    bucket_cap_mb: float | None = None
+    bucket_cap_mb: float | tuple[float, ...] | None = None
+    comm_hook: str | None = None
     accumulate: int = 1
+    grad_sync: bool = True
     reshard_after_forward: bool | int | None = None
     mesh: tuple[int, int] | None = None  # replicas x shards, of hsdp
 
@@ -40,58 +48,85 @@ class Reading:
     gradients_ms: float
 
 
+# What a micro-batch runs in: the last one of a step, or one whose gradients need not be reduced.
+Syncing = Callable[[bool], AbstractContextManager[Any]]
+
+
 class Step:
     """A module and how to run one optimizer step of it."""
 
-    def __init__(self, job: Job, workload: Workload, knobs: Knobs, module: nn.Module, net: Net, shards: int) -> None:
-        self._job, self._workload, self._knobs, self._module, self._net = job, workload, knobs, module, net
+    def __init__(self, job: Job, module: nn.Module, net: Net, knobs: Knobs, optimizer_ms: float, syncing: Syncing):
+        self._job, self._module, self._net, self._syncing = job, module, net, syncing
         self._compute = net.outside.compute
-        self._optimizer_ms = workload.optimizer_ms / shards
+        self._micro_batches, self._optimizer_ms = knobs.accumulate, optimizer_ms
 
-    def run(self, syncs: bool) -> Reading:
+    def run(self, syncs: bool = True) -> Reading:
         """One step of all micro-batches, from a start common to all ranks; without `syncs`, none communicates."""
-        start = self._job.deadline.wait() / 1e9
+        device = self._job.device
+        start_ns = self._job.deadline.wait()
+        begun = device.mark()
+        late_ns = now_ns() - start_ns
         self._compute.begin()
-        for micro_batch in range(self._knobs.accumulate):
-            last = micro_batch == self._knobs.accumulate - 1
-            with self._without_sync() if not (syncs and last) else nullcontext():
-                x = torch.zeros(1, device=self._job.device.torch_device, requires_grad=True)
-                self._module(x).sum().backward()
-        self._job.device.synchronize()
-        gradients = time.perf_counter()
-        self._compute.spend_ms(self._optimizer_ms, gradients)
-        self._job.device.synchronize()
-        ended = time.perf_counter()
-        return Reading((ended - start) * 1e3, (self._net.backward_ended_s - start) * 1e3, (gradients - start) * 1e3)
-
-    def _without_sync(self) -> AbstractContextManager[Any]:
-        no_sync: Callable[[], AbstractContextManager[Any]] = getattr(self._module, "no_sync", nullcontext)
-        return no_sync()
+        for micro_batch in range(self._micro_batches):
+            last = micro_batch == self._micro_batches - 1
+            with self._syncing(syncs and last):
+                self._module(torch.zeros(1, device=device.torch_device)).sum().backward()
+        gradients = device.mark()
+        self._compute.spend_ms(self._optimizer_ms, time.perf_counter())
+        ended = device.mark()
+        device.synchronize()
+        parts_ns = device.between_marks_ns([begun, self._net.backward_ended, gradients, ended])
+        backward_ms, gradients_ms, step_ms = ((late_ns + ns) / 1e6 for ns in accumulate(parts_ns))
+        return Reading(step_ms, backward_ms, gradients_ms)
 
 
-def build(job: Job, workload: Workload, knobs: Knobs, timeout_s: float) -> tuple[Step, Step, Compute]:
-    """(the real step, its twin that communicates nothing, the compute). A collective may take `timeout_s`."""
+def build(job: Job, workload: Workload, knobs: Knobs, timeout_s: float) -> tuple[Step, Callable[[], Step], Compute]:
+    """(the real step, what makes the step that is to run without `syncs`, the compute).
+
+    The second is the same one, or its twin, which takes memory of its own. A collective may take `timeout_s`.
+    """
     compute = compute_on(job.device)
     if knobs.strategy == "ddp":
-        net = Net(workload, getattr(torch, workload.grad_dtype), job.device.torch_device, compute)
-        module = nn.parallel.DistributedDataParallel(
-            net,
-            process_group=_handles(job, {"world": torch.arange(job.world_size).view(1, -1)}, timeout_s)[0],
-            bucket_cap_mb=knobs.bucket_cap_mb,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-        )
-        step = Step(job, workload, knobs, module, net, shards=1)
-        return step, step, compute
+        step = _ddp(job, workload, knobs, compute, timeout_s)
+        return step, lambda: step, compute
     replicas, shards = knobs.mesh or (1, job.world_size)
-    storage = getattr(torch, workload.storage_dtype)
-    net = Net(workload, storage, job.device.torch_device, compute)
-    twin = Net(workload, storage, job.device.torch_device, compute)
+    storage, device = getattr(torch, workload.storage_dtype), job.device.torch_device
+    # Sharded before it has memory: the whole need not fit.
+    net = Net(workload, storage, torch.device("meta"), compute, job.device.mark)
     _shard(net, workload, knobs, _mesh(job, replicas, shards, timeout_s))
-    return (
-        Step(job, workload, knobs, net, net, shards),
-        Step(job, workload, knobs, twin, twin, shards),
-        compute,
+    net.to_empty(device=device)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.zero_()
+
+    def syncing(last: bool) -> AbstractContextManager[Any]:
+        net.set_requires_gradient_sync(last or knobs.grad_sync)  # type: ignore[operator]
+        return nullcontext()
+
+    def twin() -> Step:
+        alone = twin_of(workload, storage, device, compute, job.device.mark)
+        return Step(job, alone, alone, knobs, optimizer_ms, lambda _: nullcontext())
+
+    optimizer_ms = workload.optimizer_ms / shards
+    return Step(job, net, net, knobs, optimizer_ms, syncing), twin, compute
+
+
+def _ddp(job: Job, workload: Workload, knobs: Knobs, compute: Compute, timeout_s: float) -> Step:
+    net = Net(workload, getattr(torch, workload.grad_dtype), job.device.torch_device, compute, job.device.mark)
+    group = _handles(job, {"world": torch.arange(job.world_size).view(1, -1)}, timeout_s)[0]
+    cap = knobs.bucket_cap_mb
+    caps = {"bucket_cap_mb_list": list(cap)} if isinstance(cap, tuple) else {"bucket_cap_mb": cap}
+    try:
+        module = nn.parallel.DistributedDataParallel(
+            net, process_group=group, broadcast_buffers=False, gradient_as_bucket_view=True, **caps
+        )
+        if knobs.comm_hook is not None:
+            # The group is the hook's state, and not the default group, which carries no measured byte.
+            module.register_comm_hook(group, getattr(default_hooks, f"{knobs.comm_hook}_compress_hook"))
+    except TypeError as error:
+        raise InputError(f"this torch ({torch.__version__}) or backend has no such step: {first_line(error)}") from None
+    return Step(
+        job, module, net, knobs, workload.optimizer_ms, lambda last: nullcontext() if last else module.no_sync()
     )
 
 

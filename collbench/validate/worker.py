@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
 from collbench.errors import EXIT_DONE, EXIT_NO, InputError
@@ -15,9 +16,15 @@ from collbench.predict.prediction import StepPrediction
 from collbench.predict.workload import Workload
 from collbench.progress import Progress
 from collbench.validate.compare import QUANTITIES, as_text, error_pct, within
-from collbench.validate.step import WARMUP_STEPS, Knobs, Reading, build
+from collbench.validate.memory import Peak, PeakMemory, peak_memory_on
+from collbench.validate.step import WARMUP_STEPS, WARMUP_TURNS, Knobs, Reading, Step, build
 
-Predict = Callable[[int, int, bool], StepPrediction]  # nodes, ranks per node, overlap -> the prediction
+Predict = Callable[[int, int, bool, bool], StepPrediction]  # nodes, ranks per node, overlap, slowdown
+
+_BLOCKS = (
+    "fully_shard on a CPU blocks: predicted without overlap, and without its copies into and out of each unit, which "
+    "the real step has"
+)
 
 
 def validate(
@@ -40,15 +47,17 @@ def validate(
         if job.world_size % nodes:
             raise InputError(f"validate needs equal nodes: {job.world_size} ranks on {nodes} nodes")
         mine = knobs(nodes, job.world_size // nodes)
+        on_cpu = job.device.torch_device.type == "cpu"
         # torch's fully_shard blocks on a CPU (torch 2.8 to 2.14): nothing overlaps there as it comes.
-        overlap = mine.strategy == "ddp" or job.device.torch_device.type != "cpu"
-        predicted = predict(nodes, job.world_size // nodes, overlap)
-        samples, compute = _measure(job, workload, mine, steps, timeout_s)
+        overlap = mine.strategy == "ddp" or not on_cpu
+        # A wait takes nothing from what is sent meanwhile; matrix products do.
+        predicted = predict(nodes, job.world_size // nodes, overlap, not on_cpu)
+        measured = _measure(job, workload, mine, steps, timeout_s)
         code, reason = EXIT_DONE, None
         if job.rank == 0:
-            document = _document(predicted, samples, steps, compute)
+            document = _document(predicted, measured, steps)
             if not overlap:
-                document["notes"].append("fully_shard on a CPU blocks: predicted without overlap")
+                document["notes"].append(_BLOCKS)
             print(json.dumps(document, indent=1) if as_json else as_text(document), file=stdout)
             if not within(document, tolerance):
                 code = EXIT_NO
@@ -59,18 +68,32 @@ def validate(
     return be_a_rank(work, backend, timeout_s, debug, join_timeout_s)
 
 
-def _measure(
-    job: Job, workload: Workload, knobs: Knobs, steps: int, timeout_s: float
-) -> tuple[dict[str, list[float]], str]:
-    """Samples of every quantity, one a step, the slowest rank's; and the name of the compute."""
-    real, silent, compute = build(job, workload, knobs, timeout_s)
-    progress = Progress(WARMUP_STEPS + steps, "real steps") if job.rank == 0 else None
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """samples: of every quantity, one a step, the slowest rank's.  compute: the name of the computation.
+
+    first, steady: the most memory that a rank took in the first step, and in a later one; None where it is not counted.
+    """
+
+    samples: dict[str, list[float]]
+    compute: str
+    first: Peak | None
+    steady: Peak | None
+
+
+def _measure(job: Job, workload: Workload, knobs: Knobs, steps: int, timeout_s: float) -> Measured:
+    real, make_silent, compute = build(job, workload, knobs, timeout_s)
+    progress = Progress(WARMUP_STEPS + WARMUP_TURNS + steps, "real steps") if job.rank == 0 else None
+    memory = peak_memory_on(job.device)
+    # Before there is a step without communication, whose memory would be counted too.
+    peaks = [_peak(job, real, memory, progress, knobs.strategy) for _ in range(WARMUP_STEPS)]
+    silent = make_silent()
     samples: dict[str, list[float]] = {name: [] for name in QUANTITIES}
-    for number in range(WARMUP_STEPS + steps):
+    for number in range(WARMUP_TURNS + steps):
         # In turns, so that whatever drifts, drifts for both.
-        with_comm = _slowest(job, real.run(syncs=True))
+        with_comm = _slowest(job, real.run())
         without = _slowest(job, silent.run(syncs=False))
-        if number >= WARMUP_STEPS:
+        if number >= WARMUP_TURNS:
             samples["step_ms"].append(with_comm.step_ms)
             samples["compute_ms"].append(without.step_ms)
             samples["exposed_comm_ms"].append(with_comm.step_ms - without.step_ms)
@@ -79,7 +102,21 @@ def _measure(
             progress.advance(knobs.strategy)
     if progress is not None:
         progress.clear()
-    return samples, compute.name
+    return Measured(samples, compute.name, peaks[0], peaks[-1])
+
+
+def _peak(job: Job, step: Step, memory: PeakMemory | None, progress: Progress | None, name: str) -> Peak | None:
+    """One step; the most memory that any rank took in it, None where it is not counted."""
+    if memory is not None:
+        memory.begin()
+    step.run()
+    if progress is not None:
+        progress.advance(name)
+    if memory is None:
+        return None
+    mine = memory.peak()
+    allocated_bytes, reserved_bytes = job.control.maximum([mine.allocated_bytes, mine.reserved_bytes])
+    return Peak(allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
 
 
 def _slowest(job: Job, reading: Reading) -> Reading:
@@ -88,22 +125,29 @@ def _slowest(job: Job, reading: Reading) -> Reading:
     return Reading(*(value / 1e6 for value in job.control.maximum(times_ns)))
 
 
-def _document(predicted: StepPrediction, samples: dict[str, list[float]], steps: int, compute: str) -> dict[str, Any]:
-    prediction = predicted.to_dict()
+def _document(predicted: StepPrediction, measured: Measured, steps: int) -> dict[str, Any]:
+    prediction, samples = predicted.to_dict(), measured.samples
     expected = {name: float(prediction[name]) for name in QUANTITIES}
-    measured = {name: quantile(values, 0.5) for name, values in samples.items()}
-    measured["exposed_comm_ms"] = measured["step_ms"] - measured["compute_ms"]  # by its definition
-    return {
+    medians = {name: quantile(values, 0.5) for name, values in samples.items()}
+    medians["exposed_comm_ms"] = medians["step_ms"] - medians["compute_ms"]  # by its definition
+    document = {
         "workload": prediction["workload"],
         "strategy": prediction["strategy"],
         "nodes": prediction["nodes"],
         "ranks_per_node": prediction["ranks_per_node"],
-        "measured": measured,
+        "measured": medians,
         "predicted": expected,
-        "predicted_step_ms_interval": prediction["step_ms_interval"],
-        "error_pct": error_pct(expected, measured),
+        **{
+            f"predicted_{name}": prediction[name]
+            for name in map("{}_interval".format, QUANTITIES)
+            if name in prediction
+        },
+        "error_pct": error_pct(expected, medians),
         "spread_ms": {name: [quantile(v, 0.05), quantile(v, 0.95)] for name, v in samples.items()},
         "steps": steps,
-        "compute": compute,
+        "compute": measured.compute,
         "notes": list(prediction.get("notes", [])),
     }
+    if measured.first is not None and measured.steady is not None:
+        document["memory"] = {"first_step": asdict(measured.first), "steady_state": asdict(measured.steady)}
+    return document

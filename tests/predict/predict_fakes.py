@@ -13,6 +13,9 @@ class Answer:
     source: str = "fit"
     extrapolated: bool = False
     notes: tuple[str, ...] = ()
+    latency_us: float = 0.0
+    backend: str | None = None
+    regime: int | None = None
 
 
 @dataclass
@@ -26,6 +29,7 @@ class FakeModel:
     ranks_per_node: int | None = 2
     notes: tuple[str, ...] = ()
     extrapolated_above: float = float("inf")
+    backend: str | None = None
     asked: list[tuple] = field(default_factory=list)
 
     def time(self, collective, size_bytes, group="world", nranks=None, nnodes=None, dtype=None, timing=None):
@@ -34,7 +38,10 @@ class FakeModel:
         low_us = high_us = None
         if self.spread is not None:
             low_us, high_us = time_us * (1 - self.spread), time_us * (1 + self.spread)
-        return Answer(time_us, low_us, high_us, extrapolated=size_bytes > self.extrapolated_above, notes=self.notes)
+        return Answer(
+            time_us, low_us, high_us, extrapolated=size_bytes > self.extrapolated_above, notes=self.notes,
+            latency_us=1000 * self.alpha_ms, backend=self.backend,
+        )  # fmt: skip
 
 
 def bars(prediction) -> dict[str, tuple[float, float]]:

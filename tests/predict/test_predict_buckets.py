@@ -22,6 +22,14 @@ def test_twenty_linears():
     assert sizes_MB(LINEARS, bucket_cap_mb=25, first_bucket_mb=1) == sizes_MB(LINEARS)
 
 
+def test_several_caps_are_one_a_bucket_and_the_last_for_all_further_ones():
+    assert sizes_MB(LINEARS, bucket_cap_mb=(4, 10, 20)) == [4.2, 12.6, 20.99, 20.99, 20.99, 4.2]
+    with pytest.raises(InputError, match="first_bucket_mb = 1: the first of several"):
+        bucket_limits_bytes((4, 10), 1)
+    with pytest.raises(InputError, match="bucket_cap_mb = -2"):
+        bucket_limits_bytes((4, -2), None)
+
+
 def test_a_bucket_is_ready_with_the_layer_of_its_last_gradient():
     first, *_, last = ddp_buckets(Workload.from_dict(LINEARS))
     assert (first.layer, last.layer) == (19, 0)

@@ -64,6 +64,24 @@ def test_every_flag_reaches_the_prediction(capsys):
         timing="isolated",
     )
     assert code == 0 and json.loads(out) == expected.to_dict()
+    flags = "--nodes 2 --ranks-per-node 2 --bandwidth 1 --accumulate 3 --no-grad-sync --recompute"
+    code, out, _ = predict(capsys, SMALL, "--strategy", "fsdp", *flags.split(), "--json")
+    layout = {"nodes": 2, "ranks_per_node": 2, "accumulate": 3, "grad_sync": False, "recompute": True}
+    assert json.loads(out) == predict_step(SMALL, LinkModel(bandwidth_GBps=1), "fsdp", **layout).to_dict()
+    flags = "--nodes 2 --ranks-per-node 2 --bandwidth 1 --backward-prefetch none --forward-prefetch"
+    code, out, _ = predict(capsys, SMALL, "--strategy", "fsdp1", *flags.split(), "--no-limit-all-gathers", "--json")
+    layout = {"nodes": 2, "ranks_per_node": 2, "backward_prefetch": "none", "forward_prefetch": True}
+    expected = predict_step(SMALL, LinkModel(bandwidth_GBps=1), "fsdp1", limit_all_gathers=False, **layout)
+    assert json.loads(out) == expected.to_dict()
+    flags = "--nodes 2 --ranks-per-node 2 --bandwidth 1 --prefetch-ahead 3"
+    code, out, _ = predict(capsys, SMALL, "--strategy", "fsdp", *flags.split(), "--json")
+    layout = {"nodes": 2, "ranks_per_node": 2, "prefetch_ahead": 3}
+    assert json.loads(out) == predict_step(SMALL, LinkModel(bandwidth_GBps=1), "fsdp", **layout).to_dict()
+    code, out, _ = predict(capsys, SMALL, *LINKS, "--bucket-cap-mb", "4,8", "--comm-hook", "fp16", "--json")
+    compressed = json.loads(out)["collectives"]  # 2, 4 and 2 layers
+    assert [(entry["count"], entry["dtype"]) for entry in compressed] == [(2, "float16"), (1, "float16")]
+    code, out, _ = predict(capsys, SMALL, *LINKS, "--find-unused-parameters", "--static-graph", "--json")
+    assert json.loads(out)["collectives"] == json.loads(predict(capsys, SMALL, *LINKS, "--json")[1])["collectives"]
     code, out, _ = predict(capsys, SMALL, *LINKS, "--bucket-cap-mb", "4", "--first-bucket-mb", "2", "--json")
     assert [entry["count"] for entry in json.loads(out)["collectives"]] == [2, 3]  # 1, 2, 2, 2 and 1 layers
 

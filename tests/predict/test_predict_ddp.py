@@ -56,6 +56,42 @@ def test_the_default_buckets_sync_in_one_go():
     assert prediction.exposed_tail_ms == pytest.approx(16 - 9)
 
 
+def test_several_caps():
+    prediction = predict(bucket_cap_mb=(0, 25))
+    assert [c.size_bytes for c in prediction.collectives] == [10**6, 2 * 10**6]
+    assert predict(bucket_cap_mb=(25,)).step_ms == predict(bucket_cap_mb=25).step_ms
+
+
+def test_a_compression_hook_sends_half_precision_of_the_same_buckets():
+    prediction = predict(comm_hook="bf16")
+    sizes = [(c.size_bytes, c.call.dtype) for c in prediction.collectives]
+    assert sizes == [(10**6, "bfloat16"), (5 * 10**5, "bfloat16")]
+    # ready at 7 and 9: 7-10, 10-11.5
+    assert prediction.exposed_tail_ms == pytest.approx(2.5)
+    assert predict(comm_hook="fp16").collectives[0].call.dtype == "float16"
+
+
+def test_finding_unused_parameters_keeps_the_first_buckets_and_says_what_was_used():
+    prediction = predict(find_unused_parameters=True)
+    # 1 MiB closes behind a and b in the order of the module, reversed: c, then b and a; then an int32 a tensor
+    sizes = [(c.size_bytes, c.call.dtype) for c in prediction.collectives]
+    assert sizes == [(10**6, "float32"), (2 * 10**6, "float32"), (3 * 4, "int32")]
+    assert bars(prediction)["all_reduce bucket 0"] == pytest.approx((5, 8))
+    assert bars(prediction)["all_reduce bucket 1"] == pytest.approx((9, 15))
+    assert bars(prediction)["all_reduce used"] == pytest.approx((15, 15 + 36e-6))
+
+
+def test_a_static_graph_needs_to_find_nothing():
+    found = predict(find_unused_parameters=True, static_graph=True, bucket_cap_mb=0)
+    assert found == predict(bucket_cap_mb=0) == predict(static_graph=True, bucket_cap_mb=0)
+
+
+def test_checkpointed_layers_compute_forward_once_more_in_backward():
+    prediction = predict(bucket_cap_mb=0, recompute=True)
+    assert bars(prediction)["backward c"] == pytest.approx((3, 6))
+    assert prediction.compute_ms == pytest.approx(10 + 3)
+
+
 def test_times_outside_the_layers_come_first():
     prediction = predict(THREE | {"forward_ms": 2, "backward_ms": 4}, bucket_cap_mb=0)
     times = bars(prediction)
@@ -169,6 +205,11 @@ def test_the_layout_is_the_models_own_unless_given():
         ({"reshard_after_forward": False}, "reshard_after_forward = False does not belong to strategy ddp"),
         ({"prefetch": False, "strategy": "zero1"}, "prefetch = False does not belong to strategy zero1"),
         ({"bucket_cap_mb": 25, "strategy": "fsdp"}, "bucket_cap_mb = 25 does not belong to strategy fsdp"),
+        ({"grad_sync": False}, "grad_sync = False does not belong to strategy ddp"),
+        ({"comm_hook": "bf16", "strategy": "zero2"}, "comm_hook = 'bf16' does not belong to strategy zero2"),
+        ({"find_unused_parameters": True, "strategy": "fsdp"}, "does not belong to strategy fsdp: leave it out, or"),
+        ({"static_graph": True, "strategy": "zero1"}, "static_graph = True does not belong to strategy zero1"),
+        ({"comm_hook": "fp8"}, "unknown comm_hook 'fp8'"),
         ({"accumulate": 0}, "accumulate = 0"),
         ({"accumulate": 1.5}, "accumulate = 1.5"),
         ({"micro_batches": 0}, "micro_batches = 0"),

@@ -47,6 +47,18 @@ def test_a_step_by_hand():
     assert predict(units(), "zero3").step_ms == prediction.step_ms
 
 
+def test_a_gather_may_start_two_units_ahead_in_forward():
+    """Where the host runs ahead; after the gather before it, which is on the same communicator."""
+    workload = units()
+    workload["layers"][0]["forward_ms"] = 10.0
+    workload["layers"][1]["forward_ms"] = 0.5
+    times = bars(predict(workload, reshard_after_forward=False))
+    # gathers 0-2, 2-4 and, with a's computation 2-12, 4-6: when b has computed for half a millisecond, c is there
+    assert times["all_gather c"] == pytest.approx((4, 6))
+    assert times["forward b"] == pytest.approx((12, 12.5))
+    assert times["forward c"] == pytest.approx((12.5, 13.5))
+
+
 def test_without_prefetch_a_gather_waits_for_the_computation_before_it():
     prediction = predict(units(), prefetch=False)
     times = bars(prediction)
@@ -62,6 +74,28 @@ def test_without_prefetch_a_gather_waits_for_the_computation_before_it():
         "all_gather a",
         "reduce_scatter a",
     ]
+
+
+def test_gathers_ahead_as_set_explicitly():
+    workload = units()
+    workload["layers"].append(workload["layers"][0] | {"name": "d"})
+    prediction = predict(workload, prefetch_ahead=2)
+    assert calls(prediction)[:8] == [*(f"all_gather {name}" for name in "abcddcb"), "reduce_scatter d"]
+    # b and c are issued when a has been waited for, so is d with b: when a is copied out, at 2
+    assert bars(predict(workload, prefetch_ahead=2, reshard_after_forward=False))["all_gather d"] == (6, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prefetch_ahead": 0}, "prefetch_ahead = 0"),
+        ({"prefetch_ahead": 2, "prefetch": False}, "exclude one another"),
+        ({"prefetch_ahead": 2, "strategy": "zero3"}, "does not belong to strategy zero3"),
+    ],
+)
+def test_gathers_ahead_that_do_not_fit(options, message):
+    with pytest.raises(InputError, match=message):
+        predict(units(), **options)
 
 
 def test_a_slow_reduce_scatter_stalls_the_computation():
@@ -135,6 +169,32 @@ def test_every_micro_batch_gathers_and_reduces():
     assert two.step_ms == pytest.approx(2 * one.step_ms)  # nothing of the second can start before the first has synced
 
 
+def test_without_gradient_sync_only_the_last_micro_batch_reduces():
+    prediction = predict(units(), accumulate=2, grad_sync=False)
+    assert [name for name in calls(prediction) if "reduce" in name] == [f"reduce_scatter {unit} #2" for unit in "cba"]
+    # The first: forward ends at 7 (as by hand above), gathers end at 9, 11 and, prefetched with backward b, at 14 …
+    times = bars(prediction)
+    assert times["backward b #1"] == pytest.approx((12, 15))
+    assert times["backward a #1"] == pytest.approx((15, 18))
+    # … so the second begins at 18, when nothing of the first is left to wait for
+    assert times["forward a #2"] == pytest.approx((20, 21))
+    assert prediction.step_ms == pytest.approx(18 + 21)
+
+
+def test_checkpointed_layers_compute_forward_once_more_before_backward():
+    prediction = predict(with_root(units()), recompute=True)
+    times = bars(prediction)
+    assert times["backward c"][1] - times["backward c"][0] == pytest.approx(1 + 3)
+    assert calls(prediction) == calls(predict(with_root(units())))  # torch gathers nothing again for it
+    assert prediction.compute_ms == pytest.approx(12 + 3)
+
+
+def test_the_root_is_not_checkpointed():
+    workload = units()
+    workload["layers"][0]["wrap"] = False
+    assert predict(workload, recompute=True).compute_ms == pytest.approx(12 + 2)
+
+
 def test_the_optimizer_works_on_its_shard():
     assert predict(units(optimizer_ms=8.0)).step_ms == pytest.approx(21 + 8 / 2)
 
@@ -165,7 +225,7 @@ def test_hsdp_reduces_over_the_nodes_on_links_of_their_own():
     [
         ("2x4", ("intra", 4, 1), ("inter", 2, 2)),
         ((2, 4), ("intra", 4, 1), ("inter", 2, 2)),
-        ("4x2", ("mesh:4x2", 2, 1), ("mesh:4x2", 4, 2)),
+        ("4x2", ("mesh:4x2:shard", 2, 1), ("mesh:4x2:replicate", 4, 2)),
         ("1x8", ("world", 8, 2), None),
         ("8x1", None, ("world", 8, 2)),
     ],

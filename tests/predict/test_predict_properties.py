@@ -40,7 +40,12 @@ steps = st.fixed_dictionaries(
         "overlap": st.booleans(),
     }
 )
-models = st.builds(FakeModel, ms_per_MB=st.floats(0.01, 50), alpha_ms=st.floats(0, 1))
+models = st.builds(
+    FakeModel,
+    ms_per_MB=st.floats(0.01, 50),
+    alpha_ms=st.floats(0, 1),
+    backend=st.sampled_from(["nccl", "gloo"]),  # each has its channel rule
+)
 
 
 @settings(deadline=None)
@@ -65,8 +70,22 @@ def test_free_communication_is_never_exposed(workload, step):
 @settings(deadline=None)
 @given(workloads, models, steps)
 def test_half_the_bandwidth_never_shortens_a_step(workload, model, step):
-    slower = FakeModel(ms_per_MB=2 * model.ms_per_MB, alpha_ms=model.alpha_ms)
+    slower = FakeModel(ms_per_MB=2 * model.ms_per_MB, alpha_ms=model.alpha_ms, backend=model.backend)
     assert predict_step(workload, slower, **step).step_ms >= predict_step(workload, model, **step).step_ms - TOLERANCE
+
+
+@settings(deadline=None)
+@given(workloads, models, st.sampled_from(["2x4", "4x2", "8x1", "1x8"]), st.integers(1, 2))
+def test_the_same_of_meshes_whose_groups_share_the_network(workload, model, mesh, accumulate):
+    """Half the bandwidth only where no more than two share it: gloo serves two of each group at a time."""
+    step = {"nodes": 4, "ranks_per_node": 2, "mesh": mesh, "accumulate": accumulate}
+    prediction = predict_step(workload, model, "hsdp", **step)
+    slack = TOLERANCE * (1 + prediction.step_ms)
+    assert prediction.compute_ms - slack <= prediction.step_ms <= prediction.compute_ms + prediction.comm_ms + slack
+    assert 0 <= prediction.exposed_tail_ms <= prediction.exposed_comm_ms + slack
+    if model.backend == "nccl" or mesh != "2x4":
+        slower = FakeModel(ms_per_MB=2 * model.ms_per_MB, alpha_ms=model.alpha_ms, backend=model.backend)
+        assert predict_step(workload, slower, "hsdp", **step).step_ms >= prediction.step_ms - slack
 
 
 @settings(deadline=None)
@@ -80,10 +99,18 @@ def test_one_huge_bucket_is_all_tail(workload, model):
 
 
 @settings(deadline=None)
-@given(models, st.sampled_from(["ddp", "zero1", "zero2", "fsdp", "zero3"]))
+@given(models, st.sampled_from(sorted(STRATEGIES)))
 def test_one_layer_hides_nothing(model, strategy):
-    prediction = predict_step(Workload(layers=(some_trains,)), model, strategy)
+    prediction = predict_step(Workload(layers=(some_trains,)), model, strategy, nodes=2)
     assert abs(prediction.exposed_comm_ms - prediction.comm_ms) <= TOLERANCE * (1 + prediction.step_ms)
+
+
+@settings(deadline=None)
+@given(workloads, models, steps)
+def test_the_optimizer_waits_for_all_gradients(workload, model, step):
+    timeline = predict_step(workload, model, **step).to_dict()["timeline"]
+    (optimizer,) = (bar for bar in timeline if bar["phase"] == "optimizer")
+    assert all(bar["end_ms"] <= optimizer["start_ms"] for bar in timeline if bar["phase"] == "gradients")
 
 
 @settings(deadline=None)

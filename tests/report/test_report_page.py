@@ -120,8 +120,21 @@ def test_predictions_have_their_units_and_interval(tmp_path):
 
 def test_a_validation_shows_its_errors(tmp_path):
     page, _ = _page(tmp_path, FEW, validated=validation())
-    assert "step 14.50 ms 14.00 ms -3.5 %" in page.text
-    assert "exposed tail 0.01000 ms 0 ms –" in page.text
+    assert "step 14.50 ms – 14.00 ms – -3.5 %" in page.text
+    assert "exposed tail 0.01000 ms – 0 ms – –" in page.text
+    assert "reserved" not in page.text
+
+
+def test_a_validation_shows_spread_interval_and_memory_where_it_has_them(tmp_path):
+    peak = {"allocated_bytes": 1_500_000_000, "reserved_bytes": 2_000_000_000}
+    known = {
+        "spread_ms": {"step_ms": [14.25, 15.0]},
+        "predicted_step_ms_interval": [13.5, 14.75],
+        "memory": {"first_step": peak, "steady_state": peak | {"reserved_bytes": 2_500_000_000}},
+    }
+    page, _ = _page(tmp_path, FEW, validated=validation() | known)
+    assert "step 14.50 ms [14.25, 15.00] 14.00 ms [13.50, 14.75] -3.5 %" in page.text
+    assert "first step 1.50 GB 2.00 GB steady state 1.50 GB 2.50 GB" in page.text
 
 
 def test_measurements_stand_by_size(tmp_path):

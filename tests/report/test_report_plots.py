@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from report_data import SIZES, measurement, prediction, results_file, sweep, validation
+from report_data import SIZES, measurement, results_file, sweep, validation
 
 from collbench.model.fit import fit_results
 from collbench.report.canvas import svg_of
 from collbench.report.panels import panels_of, plotted
 from collbench.report.plots import busbw_figure, time_figure
-from collbench.report.steps import timeline_figure, validation_figure
+from collbench.report.steps import validation_figure
 from collbench.results import load_results
 
 
@@ -113,30 +113,6 @@ def test_equal_figures_are_equal_bytes(tmp_path):
     panels = _panels(tmp_path, sweep())
     first, second = (svg_of(time_figure(panels, columns=2)) for _ in range(2))
     assert first == second and b"<dc:date>" not in first
-
-
-def test_the_timeline_shades_the_exposed_tail():
-    axes = timeline_figure(prediction()).axes[0]
-    (tail,) = [patch for patch in axes.patches if patch.get_gid() == "tail"]
-    assert (tail.get_x(), tail.get_x() + tail.get_width()) == pytest.approx((10.0, 14.0))
-    assert any("exposed tail 4.000 ms" in text.get_text() for text in axes.texts)
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["compute", "comm"]
-
-
-def test_the_tail_ends_with_the_gradients_not_with_what_comes_after_the_optimizer():
-    bars = [
-        {"stream": "compute", "phase": "backward", "name": "backward a", "start_ms": 0.0, "end_ms": 6.0},
-        {"stream": "comm", "phase": "gradients", "name": "bucket 0", "start_ms": 6.0, "end_ms": 8.0},
-        {"stream": "comm", "phase": "parameters", "name": "all_gather", "start_ms": 9.0, "end_ms": 12.0},
-    ]
-    axes = timeline_figure(prediction(timeline=bars, exposed_tail_ms=2.0)).axes[0]
-    (tail,) = [patch for patch in axes.patches if patch.get_gid() == "tail"]
-    assert (tail.get_x(), tail.get_x() + tail.get_width()) == pytest.approx((6.0, 8.0))
-
-
-@pytest.mark.parametrize("bars", [[], [{"stream": "compute", "name": "forward", "start_ms": 0.0, "end_ms": 0.0}]])
-def test_a_step_in_which_nothing_happens_can_be_drawn(bars):
-    svg_of(timeline_figure(prediction(timeline=bars, exposed_tail_ms=0.0)))
 
 
 def test_the_validation_stands_side_by_side_with_its_errors():

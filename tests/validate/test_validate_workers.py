@@ -55,17 +55,25 @@ def files(tmp_path_factory):
     return folder / "w.toml", folder / "m.json"
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp"])
-def test_the_real_step_runs_beside_its_prediction(strategy, files, collbench):
-    options = {"hsdp": ["--mesh", "2x1"], "ddp": ["--accumulate", "2", "--bucket-cap-mb", "0.05"], "fsdp": []}[strategy]
+@pytest.mark.parametrize(
+    ("strategy", "options", "shards"),
+    [
+        ("ddp", ["--bucket-cap-mb", "0.05"], 1),
+        ("fsdp", [], 2),
+        ("hsdp", ["--mesh", "2x2", "--nproc", "4"], 2),
+    ],
+)
+def test_the_real_step_runs_beside_its_prediction(strategy, options, shards, files, collbench):
     arguments = [files[0], "--model", files[1], "--strategy", strategy, "--steps", "3", "--tolerance", "1000%"]
-    done = collbench("validate", *arguments, *options, "--json")
+    done = collbench("validate", *arguments, *options, "--accumulate", "2", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert {"measured", "predicted", "error_pct", "steps", "compute"} <= set(document)
     assert document["steps"] == 3 and document["compute"] == "sleep"
     assert set(document["measured"]) == {"step_ms", "compute_ms", "exposed_comm_ms", "exposed_tail_ms"}
-    compute = (2 if strategy == "ddp" else 1) * 19.0 + (0.5 if strategy == "fsdp" else 1.0)
+    assert "memory" not in document  # torch counts it on GPUs alone
+    compute = 2 * 19.0 + 1.0 / shards
+    assert any("predicted without overlap" in note for note in document["notes"]) is (strategy != "ddp")
     assert document["predicted"]["compute_ms"] == pytest.approx(compute)
     # A wait never ends early, so the real step is at least its computation.
     assert document["measured"]["compute_ms"] >= compute * 0.99
