@@ -1,11 +1,12 @@
-"""Does collbench measure what a link is? Sweeps over links of known rate and delay, and their fits beside the truth.
+"""Does collbench measure what a link is, and predict what a step takes on it? Links of known rate and delay know.
 
     python analysis/shaped_truth.py [--quick] [-o FOLDER]
 
-Needs root and iproute2 (tests/cluster). About 4 minutes; --quick: the first of each question, about 1. Writes into
-results/shaped: for every cluster its results, its model and what is true of it; `measured.json`, `measured.svg` and
-README.md, which put all fits beside the truth. What is there already is not measured again: remove a file, or the
-folder, for that.
+Needs root and iproute2 (tests/cluster). About 8 minutes; --quick: the first of each question, about 2. Writes into
+results/shaped: for every cluster its results, its model and what is true of it, real training steps; `measured.json`
+and `measured.svg`, which put all fits beside the truth, `predicted.json` and `predicted.svg`, which put the steps
+beside their predictions, and README.md. What is there already is not measured again: remove a file, or the folder,
+for that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from analysis import shaped_steps  # noqa: E402
 from collbench.collectives import find_collective  # noqa: E402
 from collbench.model.fit import fit_results  # noqa: E402
 from collbench.model.laws import Fit  # noqa: E402
@@ -172,7 +174,7 @@ def draw(rows: list[dict[str, Any]]) -> bytes:
     return svg_of(figure)
 
 
-def page(rows: list[dict[str, Any]], hunts: list[dict[str, Any]], taken: str) -> str:
+def page(rows: list[dict[str, Any]], hunts: list[dict[str, Any]], steps: list[dict[str, Any]], taken: str) -> str:
     """README.md of the folder."""
     lines = [
         "# Measured against the truth of shaped links",
@@ -208,7 +210,7 @@ def page(rows: list[dict[str, Any]], hunts: list[dict[str, Any]], taken: str) ->
     for hunt in hunts:
         of = [", ".join(f"{what} {count}×" for what, count in hunt[how].items()) for how in ("pairs", "slowest group")]
         lines.append(f"| {hunt['setup']} | {hunt['true']} | {of[0]} | {of[1]} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *shaped_steps.table(steps)]) + "\n"
 
 
 def study(folder: Path, quick: bool) -> None:
@@ -218,6 +220,7 @@ def study(folder: Path, quick: bool) -> None:
     for number, setup in enumerate(chosen, 1):
         print(f"{number} of {len(chosen)}: {setup.name}", file=sys.stderr)
         measure(setup, folder)
+    shaped_steps.measure(folder, quick)
     there = [setup for setup in SETUPS if (folder / f"{setup.name}.json").exists()]
     rows = [row for setup in there if setup.question != SLOW for row in compare(setup, folder)]
     hunts = [named(setup, folder) for setup in there if setup.question == SLOW]
@@ -228,7 +231,10 @@ def study(folder: Path, quick: bool) -> None:
     }
     (folder / "measured.json").write_text(json.dumps({"fits": rows, "slow": hunts}, indent=1) + "\n")
     (folder / "measured.svg").write_bytes(draw(rows))
-    (folder / "README.md").write_text(page(rows, hunts, "; ".join(sorted(versions))))
+    steps = shaped_steps.compare(folder)
+    (folder / "predicted.json").write_text(json.dumps(steps, indent=1) + "\n")
+    (folder / "predicted.svg").write_bytes(shaped_steps.draw(steps))
+    (folder / "README.md").write_text(page(rows, hunts, steps, "; ".join(sorted(versions))))
 
 
 def main() -> int:
