@@ -159,7 +159,11 @@ def test_iterations_follow_the_precision_until_the_budget_is_spent(collbench, tm
     size = ["--collective", "broadcast", "-b", "4K", "-e", "4K", "--timing", "isolated"]
     _, loose = run(collbench, tmp_path / "loose.jsonl", *size, "--precision", "99%", "--budget", "20")
     _, tight = run(collbench, tmp_path / "tight.jsonl", *size, "--precision", "0.0001%", "--budget", "0.2")
-    assert all(record["precise"] and record["iterations"] >= 6 for record in loose.measurements)
+    for record in loose.measurements:  # on a busy machine ranks may come late to every sample: no precision is claimed
+        (low, high), time_us = record["time_us_interval"], record["time_us"]
+        in_time = record["late_kept"] < record["iterations"]
+        assert record["precise"] == (in_time and max(high - time_us, time_us - low) <= 0.99 * time_us)
+        assert record["iterations"] >= 6
     assert [record["precise"] for record in tight.measurements] == [False, False]
     least = min(record["iterations"] for record in tight.measurements)
     assert least > 10
