@@ -170,6 +170,8 @@ def fit_table(fits: tuple[Fit, ...], *, segments: bool = False) -> str:
 
 
 def _row(fit: Fit) -> tuple[str, ...]:
+    from collbench.report.fit_text import busbw_text
+
     error = fit.error_pct
     place = {True: "in", False: "out"}.get(fit.in_place, "-")  # type: ignore[arg-type]
     return (
@@ -182,19 +184,13 @@ def _row(fit: Fit) -> tuple[str, ...]:
         *(fit.backend or "-", fit.dtype or "-", place, fit.timing),
         digits(fit.alpha_us),
         interval(fit.alpha_us_interval),
-        _bandwidth(fit),
+        busbw_text(fit),
         interval(fit.busbw_GBps_interval),
         format_size(fit.n_half_bytes),
         f"{error.median:.1f} / {error.p90:.1f}" if error.median is not None and error.p90 is not None else "-",
         str(fit.points),
         str(len(fit.segments)),
     )
-
-
-def _bandwidth(fit: Fit) -> str:
-    """The last bandwidth; its low end where the sweep shows no more than that it is above it."""
-    unknown = any(note.startswith("bandwidth not identified") for note in fit.notes)
-    return f"> {digits(fit.busbw_GBps_interval[0])}" if unknown else digits(fit.busbw_GBps)
 
 
 def _segment_line(segment: Segment) -> str:

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_step(
         workload,
         model,
-        memory_GB=parse_size(args.memory, "--memory") / 1e9,
+        memory_GB=_memory_GB(args.memory),
         nodes=nodes,
         ranks_per_node=args.ranks_per_node,
         strategies=_list(args.strategy, str),
@@ -100,12 +100,20 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_DONE if plan.fitting else EXIT_NOTHING_FITS
 
 
+def _memory_GB(text: str) -> float:
+    """A rank's memory; InputError for a bare 80, which is bytes and hardly meant so."""
+    size_bytes = parse_size(text, "--memory")
+    if size_bytes < 1e6:
+        raise InputError(f"--memory {text!r} is {size_bytes} bytes: expected a rank's memory, such as 80GB")
+    return size_bytes / 1e9
+
+
 def parse_nodes(text: str) -> list[int]:
     """`8`, `1,2,4`, and `1..64`: doubled from the first, the last one included. InputError for anything else."""
     found: list[int] = []
     for word in text.split(","):
         first, dots, last = word.partition("..")
-        low = _count(first, "--nodes")
+        low = _count(first, "--nodes", " such as 8, 1,2,4 or 1..64")
         high = _count(last, "--nodes") if dots else low
         if high < low:
             raise InputError(f"--nodes {word!r} ends before it begins: expected N..M with N below M")
@@ -198,7 +206,7 @@ def _why(step: PlannedStep) -> list[str]:
             )
             lines.append(f"  {phase} {ms(total_ms)}: {words}")
     for change in step.changes:
-        costs_ms = change.step_ms - prediction.step_ms
+        costs_ms = round(change.step_ms - prediction.step_ms, 6)  # beneath lies the noise of sums
         if change.knob == "strategy":
             value = _words(change.to)
         else:
@@ -272,9 +280,9 @@ def _list(text: str | None, read: Callable[[str], _Value]) -> list[_Value]:
     return [] if text is None else [read(word.strip()) for word in text.split(",")]
 
 
-def _count(word: str, flag: str) -> int:
+def _count(word: str, flag: str, example: str = "") -> int:
     if not re.fullmatch(r"\s*[1-9]\d*\s*", word):
-        raise InputError(f"{flag}: {word.strip()!r} is not understood: expected whole numbers above zero")
+        raise InputError(f"{flag}: {word.strip()!r} is not understood: expected whole numbers above zero{example}")
     return int(word)
 
 

@@ -14,6 +14,8 @@ from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
 from collbench.units import format_size, format_time_us
 
+_MEMORY_UNITS = (("GB (10^9 bytes)", 1.0), ("GiB (2^30 bytes)", 1e9 / 2**30))
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of `predict`."""
@@ -23,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     layout.add_argument("--nodes", "--nnodes", type=int, metavar="N")
     layout.add_argument("--ranks-per-node", type=int, metavar="R")
     step = add_step_flags(parser)
+    parser.set_defaults(strategy=None)  # a DeepSpeed config says its own
+    step.add_argument("--deepspeed", metavar="CONFIG.json", help="strategy, types and buckets of a DeepSpeed config")
     step.add_argument("--micro-batches", type=int, metavar="M", help="micro-batches altogether")
     step.add_argument("--no-overlap", dest="overlap", action="store_false", help="hide no communication")
     step.add_argument(
@@ -46,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         args.strategy,
         nodes=args.nodes,
         ranks_per_node=args.ranks_per_node,
+        deepspeed=args.deepspeed,
         micro_batches=args.micro_batches,
         overlap=args.overlap,
         timing=args.timing,
@@ -96,7 +101,13 @@ def format_prediction(prediction: StepPrediction) -> str:
         _times(prediction),
         _table(_collectives(prediction)),
         _table(_memory(prediction)),
-        "\n".join(f"note: {note}" for note in prediction.notes),
+        "\n".join(
+            [
+                f"times of the layers: {prediction.times}",
+                f"order of the collectives: {prediction.order}",
+                *(f"note: {note}" for note in prediction.notes),
+            ]
+        ),
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -144,6 +155,7 @@ def _collectives(prediction: StepPrediction) -> list[list[str]]:
 
 
 def _memory(prediction: StepPrediction) -> list[list[str]]:
+    """In both units: devices are sold in one and report themselves in the other."""
     memory = prediction.memory
     columns = {
         "parameters": memory.parameters_GB,
@@ -151,8 +163,11 @@ def _memory(prediction: StepPrediction) -> list[list[str]]:
         "optimizer": memory.optimizer_GB,
         "persistent": memory.persistent_GB,
         "gathered peak": memory.gathered_peak_GB,
+        "buffers": memory.buffers_GB,
+        "peak": memory.peak_GB,
     }
-    return [["memory per rank (GB)", *columns], ["", *(f"{value:.4g}" for value in columns.values())]]
+    rows = [[unit, *(f"{value * per_GB:.4g}" for value in columns.values())] for unit, per_GB in _MEMORY_UNITS]
+    return [["memory per rank", *columns], *rows]
 
 
 def _table(rows: list[list[str]]) -> str:

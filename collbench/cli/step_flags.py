@@ -24,6 +24,7 @@ def add_step_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     step.add_argument("--first-bucket-mb", type=float, metavar="MiB", help="the first bucket's own limit")
     step.add_argument("--comm-hook", choices=COMM_HOOKS, help="ddp: gradients are sent in this type")
     step.add_argument("--find-unused-parameters", action="store_true", help="ddp: buckets are never made anew")
+    step.add_argument("--gradient-as-bucket-view", action="store_true", help="ddp: gradients are no second copy")
     step.add_argument("--static-graph", action="store_true", help="ddp: unused parameters are found once")
     step.add_argument("--accumulate", type=int, default=1, metavar="K", help="micro-batches per optimizer step")
     step.add_argument(
@@ -52,7 +53,7 @@ def add_step_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 def step_options(args: argparse.Namespace) -> dict[str, Any]:
     """The options of `predict_step` that those flags are."""
-    return {field.name: getattr(args, field.name) for field in fields(Options)}
+    return {field.name: getattr(args, field.name) for field in fields(Options) if field.name != "deepspeed"}
 
 
 def parse_caps(text: str) -> float | tuple[float, ...]:

@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
 def _check_step(args: argparse.Namespace) -> None:
     """InputError for a step that torch itself does not have, or that is not built here."""
     check_strategy(args.strategy)
+    if isinstance(args.bucket_cap_mb, tuple):
+        raise InputError("--bucket-cap-mb: the real step takes one cap: give a single number")
     usual = Options()
     for name, value in step_options(args).items():
         if name not in _REAL and value != getattr(usual, name):

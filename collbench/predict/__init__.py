@@ -8,7 +8,10 @@ placement   nodes and ranks -> the groups that communicate
 timeline    plays tasks on streams; knows durations, not strategies
 channels    the same where what runs at a time slows one another: gloo, shared links, computation beside collectives
 order       in which FSDP's collectives and computations are issued
-ddp, fsdp   a workload -> the tasks of one step
+units       what sharded strategies gather and reduce at a time, and how it is padded
+ddp, fsdp, fsdp1, zero
+            a workload -> the tasks of one step
+deepspeed   a DeepSpeed config, read
 strategies  the registry of strategies and their options
 memory      the per-rank ledger
 cost        asks a model, each distinct call once

@@ -26,12 +26,8 @@ def ddp(workload: Workload, placement: Placement, options: Options) -> Schedule:
     captured = workload.captured
     buffers: tuple[int, ...] = ()
     if captured is not None and captured.is_ddp_of(options):
-        buckets = captured_buckets(workload, captured)
         buffers = _broadcast(schedule, placement, captured)
-    else:
-        buckets = _buckets(workload, options)
-    if options.comm_hook is not None:
-        buckets = [compressed(bucket, COMM_HOOKS[options.comm_hook]) for bucket in buckets]
+    buckets = reduced_buckets(workload, options)
     ends = [_compute(schedule, workload, options, mark, buffers) for mark in options.micro_batch_marks][-1]
     _reduce(schedule, placement, buckets, ends, "all_reduce")
     if options.finds_unused:
@@ -59,6 +55,18 @@ def zero2(workload: Workload, placement: Placement, options: Options) -> Schedul
         _reduce(schedule, placement, buckets, ends, "reduce_scatter_tensor", mark)
     _sharded_optimizer(schedule, workload, placement)
     return schedule
+
+
+def reduced_buckets(workload: Workload, options: Options) -> list[Bucket]:
+    """As DDP sends them: captured or planned, and compressed where a hook does that."""
+    captured = workload.captured
+    if captured is not None and captured.is_ddp_of(options):
+        buckets = captured_buckets(workload, captured)
+    else:
+        buckets = _buckets(workload, options)
+    if options.comm_hook is None:
+        return buckets
+    return [compressed(bucket, COMM_HOOKS[options.comm_hook]) for bucket in buckets]
 
 
 def _buckets(workload: Workload, options: Options) -> list[Bucket]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from collbench.errors import InputError, one_of
+from collbench.predict.deepspeed import DeepSpeed
 
 COMM_HOOKS = {"fp16": "float16", "bf16": "bfloat16"}  # torch's compression hooks -> the type of what is sent
 BACKWARD_PREFETCHES = ("pre", "post", "none")
@@ -15,13 +16,14 @@ class Options:
     """A step's options; each strategy lists those it takes (strategies.py).
 
     bucket_cap_mb, first_bucket_mb: MiB, as torch's DDP; None is its default, several caps are one a bucket and the last
-    for all further ones.  comm_hook: fp16 or bf16, torch's compression hooks.  find_unused_parameters, static_graph: as
-    torch's DDP; the second has the first find nothing.  accumulate: micro-batches per optimizer step.  grad_sync: False
-    reduces no gradients but in the last of them.  recompute: checkpointed layers compute their forward again in
-    backward.  reshard_after_forward: as torch's `fully_shard`.  prefetch: gather the next unit while one computes.
-    prefetch_ahead: units that are gathered ahead of the one that computes, as set_modules_to_forward_prefetch and
-    set_modules_to_backward_prefetch have it; None is torch's own.  backward_prefetch (pre, post or none),
-    forward_prefetch, limit_all_gathers: as FullyShardedDataParallel.  mesh: replicas x shards, as "2x8" or (2, 8).
+    for all further ones.  comm_hook: fp16 or bf16, torch's compression hooks.  find_unused_parameters, static_graph,
+    gradient_as_bucket_view: as torch's DDP; a static graph has nothing to find.  accumulate: micro-batches per
+    optimizer step.  grad_sync: False reduces no gradients but in the last of them.  recompute: checkpointed layers
+    compute their forward again in backward.  reshard_after_forward: as torch's `fully_shard`.  prefetch: gather the
+    next unit while one computes.  prefetch_ahead: units that are gathered ahead of the one that computes, as
+    set_modules_to_forward_prefetch and set_modules_to_backward_prefetch have it; None is torch's own.
+    backward_prefetch (pre, post or none), forward_prefetch, limit_all_gathers: as FullyShardedDataParallel.  mesh:
+    replicas x shards, as "2x8" or (2, 8).  deepspeed: what a DeepSpeed config says instead of the other options.
     """
 
     bucket_cap_mb: float | tuple[float, ...] | None = None
@@ -29,6 +31,7 @@ class Options:
     comm_hook: str | None = None
     find_unused_parameters: bool = False
     static_graph: bool = False
+    gradient_as_bucket_view: bool = False
     accumulate: int = 1
     grad_sync: bool = True
     recompute: bool = False
@@ -39,6 +42,7 @@ class Options:
     forward_prefetch: bool = False
     limit_all_gathers: bool = True
     mesh: str | tuple[int, int] | None = None
+    deepspeed: DeepSpeed | None = None
 
     def __post_init__(self) -> None:
         check_count("accumulate", self.accumulate)
@@ -46,6 +50,8 @@ class Options:
             raise one_of("comm_hook", self.comm_hook, list(COMM_HOOKS))
         if self.backward_prefetch not in BACKWARD_PREFETCHES:
             raise one_of("backward_prefetch", self.backward_prefetch, list(BACKWARD_PREFETCHES))
+        if self.deepspeed is not None:
+            self._check_alone()
         if self.prefetch_ahead is not None:
             check_count("prefetch_ahead", self.prefetch_ahead)
             if not self.prefetch:
@@ -53,6 +59,13 @@ class Options:
         if isinstance(self.bucket_cap_mb, list | tuple):  # one cap in a list is that cap
             caps = tuple(self.bucket_cap_mb)
             object.__setattr__(self, "bucket_cap_mb", caps[0] if len(caps) == 1 else caps)
+
+    def _check_alone(self) -> None:
+        """InputError for an option that a DeepSpeed config has words of its own for."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("deepspeed", "accumulate", "recompute") and value != field.default:
+                raise InputError(f"{field.name} = {value!r} and a DeepSpeed config exclude one another: leave one out")
 
     @property
     def finds_unused(self) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 from collbench.errors import InputError
 from collbench.model.store import load_model
 from collbench.predict.cost import CostModel
-from collbench.predict.memory import Memory
 from collbench.predict.options import Options, check_count
 from collbench.predict.plan_result import Change, Needed, Plan, PlannedStep, Scaling
 from collbench.predict.plan_space import Configuration, Mesh, Reshard, Space, configurations
@@ -74,7 +73,7 @@ def plan_step(
     )
     tried = configurations(workload, space)
     times = StepTimes(workload, model, timing, Options(accumulate=accumulate, recompute=recompute))
-    total_GB = {each: needed_GB(times.memory(each)) + activations_GB for each in tried}
+    total_GB = {each: times.memory(each).peak_GB + activations_GB for each in tried}
     fitting = [each for each in tried if total_GB[each] <= memory_GB]
     least_ms, refused = times.least_ms(fitting)
     if fitting and not least_ms:
@@ -93,17 +92,13 @@ def plan_step(
         accumulate=accumulate,
         tried=len(tried),
         fitting=len(fitting),
-        steps=tuple(sorted(steps, key=lambda step: (step.prediction.step_ms, step.total_GB))),
+        # Steps that agree to a nanosecond are as fast as one another: the one that needs less memory is first.
+        steps=tuple(sorted(steps, key=lambda step: (round(step.prediction.step_ms, 6), step.total_GB))),
         scaling=_scaling(steps, times, accumulate),
         nearest=None if fitting else Needed(configuration=nearest, total_GB=total_GB[nearest]),
         refused=refused,
         notes=_notes(workload, activations_GB, space.nodes, steps, tried),
     )
-
-
-def needed_GB(memory: Memory) -> float:
-    """What one rank needs at most, activations apart."""
-    return memory.persistent_GB + memory.gathered_peak_GB + memory.post_forward_shards_GB
 
 
 class _Search:

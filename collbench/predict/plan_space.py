@@ -13,7 +13,7 @@ from collbench.predict.strategies import STRATEGIES, find_strategy
 from collbench.predict.workload import Workload
 
 # zero3 is left out: its schedule is fsdp's. None: torch's default, 25 MiB behind a first bucket of 1.
-ALL_STRATEGIES = ("ddp", "zero1", "zero2", "fsdp1", "fsdp", "hsdp")
+ALL_STRATEGIES = ("ddp", "zero1", "zero2", "fsdp", "fsdp1", "hsdp")  # of equals the first is listed first
 ALL_CAPS_MB = (None, 1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 ALL_RESHARDS = (None, True, False)
 

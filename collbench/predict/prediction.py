@@ -41,6 +41,7 @@ class StepPrediction:
     compute_ms: the step with free communication.  comm_ms: all collectives, one after another.
     exposed_tail_ms: from the end of the last backward computation to the end of the last gradient collective.
     *_interval: of 90 %, from the intervals of the model's answers (predict.draws); None where it has none.
+    times, order: where the layers' times and the order of the collectives come from, in words.
     windows: micro-batches of each optimizer step, and total_ms their time together; None where they were not asked for.
     """
 
@@ -61,6 +62,8 @@ class StepPrediction:
     micro_batches_per_step: int
     tokens_per_micro_batch: float | None
     flops_per_token: float | None
+    times: str
+    order: str
     notes: tuple[str, ...]
     extrapolated: bool
 
@@ -133,6 +136,8 @@ class StepPrediction:
         if self.tflops_per_rank is not None:
             document["tflops_per_rank"] = self.tflops_per_rank
         return document | {
+            "times": self.times,
+            "order": self.order,
             "extrapolated": self.extrapolated,
             "notes": list(self.notes),
             "collectives": [_collective_dict(entry) for entry in self.collectives],

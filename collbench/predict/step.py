@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ from collbench.errors import InputError
 from collbench.model.store import load_model
 from collbench.predict.channels import GLOO, NCCL, play_sharing, shares_links
 from collbench.predict.cost import CostModel, Costs
+from collbench.predict.deepspeed import DeepSpeed
 from collbench.predict.interval import Play, plain_intervals, shared_intervals, tail_ms
 from collbench.predict.memory import ledger
 from collbench.predict.options import Options, check_count
 from collbench.predict.placement import Placement, place, place_mesh
 from collbench.predict.prediction import CallCount, StepPrediction
-from collbench.predict.strategies import find_strategy
+from collbench.predict.strategies import CAPTURES, find_strategy
 from collbench.predict.timeline import Call, Placed, Task, last_end_ms, play
 from collbench.predict.workload import Workload
+from collbench.predict.zero import in_its_types
 
 __all__ = ["StepPrediction", "predict_step"]
 
@@ -28,10 +30,11 @@ __all__ = ["StepPrediction", "predict_step"]
 def predict_step(
     workload: Workload | str | os.PathLike[str],
     model: CostModel | str | os.PathLike[str],
-    strategy: str = "ddp",
+    strategy: str | None = None,
     *,
     nodes: int | None = None,
     ranks_per_node: int | None = None,
+    deepspeed: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     micro_batches: int | None = None,
     overlap: bool = True,
     timing: str | None = None,
@@ -43,13 +46,19 @@ def predict_step(
     workload, model: or the paths of their files.  micro_batches: how many there are altogether; the answer then has
     their windows and total time.  overlap: False runs computation and communication one after the other.  timing: the
     regime to ask the model for.  slowdown: False leaves out what computation and communication cost one another, where
-    the model knows it.  choices: the fields of `Options`, such as bucket_cap_mb and accumulate.
+    the model knows it.  deepspeed: a DeepSpeed config or its file; the strategy is then its
+    stage's.  choices: the fields of `Options`, such as bucket_cap_mb and accumulate.
     Raises InputError for a value or an option that does not fit, and for what the model cannot answer.
     """
     if isinstance(workload, (str, os.PathLike)):
         workload = Workload.from_toml(Path(workload))
     if isinstance(model, (str, os.PathLike)):
         model = load_model(model)
+    if deepspeed is not None:
+        config = DeepSpeed.from_dict(deepspeed) if isinstance(deepspeed, Mapping) else DeepSpeed.read(deepspeed)
+        strategy, choices = _configured(config, strategy, choices)
+        workload = in_its_types(workload, config)
+    strategy = strategy or "ddp"
     options = Options(**choices)
     chosen = find_strategy(strategy, options)
     _check_trains(workload)
@@ -100,9 +109,23 @@ def predict_step(
         micro_batches_per_step=options.accumulate,
         tokens_per_micro_batch=workload.tokens_per_micro_batch,
         flops_per_token=workload.flops_per_token,
+        times=_times(workload),
+        order=_order(workload, strategy, options),
         notes=(*_notes(workload, placement), *_slowdown_notes(costs, calls, slows=slows), *costs.notes),
         extrapolated=costs.extrapolated,
     )
+
+
+def _configured(config: DeepSpeed, strategy: str | None, choices: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Strategy and options as a config has them; InputError where they were given otherwise."""
+    if strategy not in (None, config.strategy):
+        raise InputError(f"strategy {strategy}, but the DeepSpeed config has stage {config.stage}: leave one out")
+    if choices.get("accumulate", 1) not in (1, config.accumulate):
+        raise InputError(
+            f"accumulate = {choices['accumulate']}, but the DeepSpeed config has gradient_accumulation_steps = "
+            f"{config.accumulate}: leave one out"
+        )
+    return config.strategy, choices | {"accumulate": config.accumulate, "deepspeed": config}
 
 
 def _shared_play(tasks: Sequence[Task], costs: Costs, *, slows: bool) -> Play | None:
@@ -148,6 +171,22 @@ def _windows(micro_batches: int, accumulate: int) -> tuple[int, ...]:
     check_count("micro_batches", micro_batches)
     full, rest = divmod(micro_batches, accumulate)
     return (accumulate,) * full + ((rest,) if rest else ())
+
+
+def _times(workload: Workload) -> str:
+    if not workload.has_times:
+        return "none"
+    return workload.times or "as the workload has them, which does not say where from"
+
+
+def _order(workload: Workload, strategy: str, options: Options) -> str:
+    """Whether torch itself was asked, or a plan was made."""
+    captured = workload.captured
+    if captured is not None:
+        fits = captured.is_ddp_of if strategy == "ddp" else captured.is_fsdp_of
+        if strategy in CAPTURES and fits(options):
+            return f"captured: {captured.source}"
+    return f"planned, by the rules of {'torch' if options.deepspeed is None else 'DeepSpeed'}"
 
 
 def _notes(workload: Workload, placement: Placement) -> list[str]:

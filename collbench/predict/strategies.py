@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from collbench.errors import InputError, one_of
 from collbench.predict.ddp import ddp, zero1, zero2
+from collbench.predict.deepspeed import DeepSpeed
 from collbench.predict.fsdp import fsdp
 from collbench.predict.fsdp1 import FLAT, fsdp1
 from collbench.predict.options import Options
@@ -14,6 +15,10 @@ from collbench.predict.placement import Placement
 from collbench.predict.timeline import Schedule
 from collbench.predict.units import ROWS, Division
 from collbench.predict.workload import Workload
+from collbench.predict.zero import replicated, sharded
+
+_Plan = Callable[[Workload, Placement, Options], Schedule]
+_Configured = Callable[[Workload, Placement, Options, DeepSpeed], Schedule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +30,7 @@ class Strategy:
     are padded for it.
     """
 
-    schedule: Callable[[Workload, Placement, Options], Schedule]
+    schedule: _Plan
     options: frozenset[str]
     divides: frozenset[str] = frozenset()
     division: Division = ROWS
@@ -33,21 +38,41 @@ class Strategy:
 
 EVERY = frozenset({"accumulate", "recompute"})  # options of every strategy
 _BUCKETS = frozenset({"bucket_cap_mb", "first_bucket_mb"})
-_REDUCER = frozenset({"comm_hook", "find_unused_parameters", "static_graph"})
+_REDUCER = frozenset({"comm_hook", "find_unused_parameters", "static_graph", "gradient_as_bucket_view"})
 _UNITS = frozenset({"reshard_after_forward", "prefetch"})
 _FSDP2 = frozenset({"grad_sync", "prefetch_ahead"})
 _FSDP1 = frozenset({"reshard_after_forward", "grad_sync", "backward_prefetch", "forward_prefetch", "limit_all_gathers"})
 _ALL = frozenset({"parameters", "gradients", "optimizer"})
 
+
+def _either(plain: _Plan, configured: _Configured) -> _Plan:
+    """The strategy as torch has it, or as a DeepSpeed config does."""
+
+    def schedule(workload: Workload, placement: Placement, options: Options) -> Schedule:
+        if options.deepspeed is None:
+            return plain(workload, placement, options)
+        return configured(workload, placement, options, options.deepspeed)
+
+    return schedule
+
+
 STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy(schedule=ddp, options=_BUCKETS | _REDUCER),
-    "zero1": Strategy(schedule=zero1, options=_BUCKETS, divides=frozenset({"optimizer"})),
-    "zero2": Strategy(schedule=zero2, options=_BUCKETS, divides=frozenset({"optimizer", "gradients"})),
-    "zero3": Strategy(schedule=fsdp, options=_UNITS, divides=_ALL),
+    "ddp": Strategy(schedule=_either(ddp, replicated), options=_BUCKETS | _REDUCER | {"deepspeed"}),
+    "zero1": Strategy(
+        schedule=_either(zero1, replicated), options=_BUCKETS | {"deepspeed"}, divides=frozenset({"optimizer"})
+    ),
+    "zero2": Strategy(
+        schedule=_either(zero2, replicated),
+        options=_BUCKETS | {"deepspeed"},
+        divides=frozenset({"optimizer", "gradients"}),
+    ),
+    "zero3": Strategy(schedule=_either(fsdp, sharded), options=_UNITS | {"deepspeed"}, divides=_ALL),
     "fsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2, divides=_ALL),
     "hsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2 | {"mesh"}, divides=_ALL),
     "fsdp1": Strategy(schedule=fsdp1, options=_FSDP1, divides=_ALL, division=FLAT),
 }
+
+CAPTURES = ("ddp", "zero3", "fsdp", "hsdp")  # those that play what was captured, where it is of their options
 
 
 def find_strategy(name: str, options: Options) -> Strategy:

@@ -311,7 +311,7 @@ def test_functions_that_are_not_there(tmp_path):
     for spec, message in (
         ("train", "expected MODULE:FUNCTION"),
         ("no_such_module:build", "cannot be imported: ModuleNotFoundError"),
-        (f"{tmp_path}/none.py:build", "cannot be imported: FileNotFoundError"),
+        (f"{tmp_path}/none.py:build", "none.py: no such file"),
     ):
         with pytest.raises(InputError, match=message):
             find_function(spec)

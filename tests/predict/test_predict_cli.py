@@ -6,14 +6,16 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collbench.cli import main
 from collbench.model.link import LinkModel
+from collbench.predict.captured import Captured
 from collbench.predict.step import predict_step
-from collbench.predict.workload import Workload
+from collbench.predict.workload import Layer, Workload
 
 SMALL = str(Path(__file__).parents[2] / "sweeps" / "workloads" / "small.toml")
 LINKS = ["--bandwidth", "1GB/s", "--latency", "20us", "--nodes", "2", "--ranks-per-node", "2"]
@@ -90,9 +92,36 @@ def test_the_report_a_person_reads(capsys):
     code, out, err = predict(capsys, SMALL, *LINKS, "--micro-batches", "10", "--accumulate", "4")
     assert (code, err) == (0, "")
     assert out.startswith("small: ddp on 2 x 2 ranks")
-    for words in ("exposed tail", "all_reduce", "memory per rank (GB)", "10 micro-batches, 3 gradient syncs"):
+    for words in (
+        "exposed tail",
+        "all_reduce",
+        "memory per rank",
+        "GB (10^9 bytes)",
+        "GiB (2^30 bytes)",
+        "10 micro-batches, 3 gradient syncs",
+    ):
         assert words in out
     assert not any(line != line.rstrip() for line in out.splitlines())
+
+
+def test_the_report_says_where_times_and_order_come_from(capsys, tmp_path):
+    plain = Workload.from_dict({"layers": [{"tensors": [8], "forward_ms": 1}]})
+    path = tmp_path / "w.toml"
+
+    def said(workload, *flags):
+        workload.save(path)
+        code, out, _ = predict(capsys, str(path), *LINKS, *flags)
+        assert code == 0
+        lines = dict(line.split(": ", 1) for line in out.splitlines() if line.startswith(("times of", "order of")))
+        return lines["times of the layers"], lines["order of the collectives"]
+
+    assert said(plain) == ("as the workload has them, which does not say where from", "planned, by the rules of torch")
+    table = {"strategy": "fsdp", "nranks": 4, "source": "recorded", "plan": "as issued", "calls": []}
+    whole = replace(plain, times="measured on an A100", captured=Captured.from_dict(table))
+    assert said(whole, "--strategy", "fsdp") == ("measured on an A100", "captured: recorded")
+    for flags in (["--strategy", "ddp"], ["--strategy", "fsdp1"], ["--strategy", "fsdp", "--prefetch-ahead", "2"]):
+        assert said(whole, *flags)[1].startswith("planned")
+    assert said(replace(plain, layers=(Layer(tensors=((8,),)),)))[0] == "none"
 
 
 @pytest.mark.parametrize(

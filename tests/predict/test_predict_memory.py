@@ -77,6 +77,58 @@ def test_resharding_over_fewer_ranks_keeps_larger_shards_until_backward():
     assert memory(UNITS, "fsdp", reshard_after_forward=4)["post_forward_shards_GB"] == pytest.approx(8 / 4)
 
 
+# One unit of 1 GB in bf16, whose gradients are reduced in fp32; no root.
+ONE = {
+    "param_dtype": "bfloat16",
+    "reduce_dtype": "float32",
+    "optimizer_bytes": 0,
+    "layers": [{"tensors": [BILLION // 2]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "buffers", "peak"),
+    [
+        ({}, 1 + 2, 0.25 + 1 + 2),  # the unit is released when its gradients, 1 GB, are copied to be sent in fp32
+        ({"accumulate": 2}, 1 + 2 + 2 / 8, 0.25 + 1 + 2 + 2 / 8),  # and what comes back is added to the first's
+        ({"accumulate": 2, "grad_sync": False}, 1 + 2 + 2, 0.25 + 1 + 2 + 2),  # which wait in fp32
+    ],
+)
+def test_gradients_are_whole_while_a_unit_is_reduced(options, buffers, peak):
+    ledger = memory(ONE, "fsdp", **options)
+    assert (ledger["buffers_GB"], ledger["peak_GB"]) == pytest.approx((buffers, peak))
+
+
+def test_the_peak_may_be_when_units_are_gathered():
+    workload = ONE | {"layers": [{"tensors": [8], "frozen_tensors": [BILLION // 2]}]}
+    # copied out of the gather's output: both are there; nearly no gradients
+    assert memory(workload, "fsdp")["peak_GB"] == pytest.approx(1 / 8 + 2)
+
+
+def test_ddp_keeps_a_copy_of_all_gradients_in_its_buckets():
+    ledger = memory(BF16)
+    assert (ledger["buffers_GB"], ledger["peak_GB"]) == pytest.approx((2, 18))
+    assert memory(BF16, gradient_as_bucket_view=True)["peak_GB"] == pytest.approx(16)
+
+
+def test_a_compression_hook_copies_the_largest_bucket():
+    workload = BF16 | {"param_dtype": "float32", "layers": [{"tensors": [BILLION // 4, 3 * BILLION // 4]}]}
+    # of two buckets the one of 0.75 billion gradients, in fp16
+    assert memory(workload, bucket_cap_mb=0, comm_hook="fp16")["buffers_GB"] == pytest.approx(4 + 1.5)
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero2"])
+def test_zero_holds_a_bucket(strategy):
+    workload = BF16 | {"layers": [{"tensors": [BILLION // 4, 3 * BILLION // 4]}]}
+    assert memory(workload, strategy, bucket_cap_mb=0)["buffers_GB"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("overlap", "buffers"), [(False, 1), (True, 2)])
+def test_deepspeeds_buckets_are_there_in_full(overlap, buffers):
+    config = {"zero_optimization": {"stage": 2, "overlap_comm": overlap}, "bf16": {"enabled": True}}
+    assert memory(BF16, None, deepspeed=config)["buffers_GB"] == pytest.approx(buffers)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2"])
 def test_replicated_parameters_are_never_gathered(strategy):
     assert memory(UNITS, strategy)["gathered_peak_GB"] == 0

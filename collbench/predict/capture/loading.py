@@ -74,6 +74,8 @@ def find_function(spec: str) -> Callable[[], Any]:
 
 
 def _import(place: str) -> Any:
+    if place.endswith(".py") and not Path(place).is_file():
+        raise InputError(f"{place}: no such file: expected MODULE:FUNCTION, such as train:build or models/gpt.py:build")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

@@ -80,7 +80,9 @@ def measure_ms(module: nn.Module, parts: Sequence[Part], inputs: Inputs, name: s
 
 
 def _kind(device: torch.device) -> str:
-    return f"{torch.get_num_threads()} CPU threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    plural = "s" if threads > 1 else ""
+    return f"{threads} CPU thread{plural}" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
 def _sample(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
