@@ -22,7 +22,7 @@ for _power, _letter in enumerate("kmgt", start=1):
 # GB/s per unit; a small b is a bit, a capital B a byte.
 _RATE_UNITS = {"": 1.0}
 for _power, _letter in ((0, ""), (3, "k"), (3, "K"), (6, "M"), (9, "G"), (12, "T")):
-    _RATE_UNITS[f"{_letter}B/s"] = 10.0**_power / 1e9
+    _RATE_UNITS[f"{_letter}B/s"] = _RATE_UNITS[f"{_letter}Bps"] = 10.0**_power / 1e9
     _RATE_UNITS[f"{_letter}b/s"] = _RATE_UNITS[f"{_letter}bit/s"] = _RATE_UNITS[f"{_letter}bps"] = 10.0**_power / 8e9
 for _power, _letter in ((1, "Ki"), (2, "Mi"), (3, "Gi"), (4, "Ti")):
     _RATE_UNITS[f"{_letter}B/s"] = 1024.0**_power / 1e9

@@ -85,6 +85,15 @@ def test_the_report_a_person_reads(capsys):
     assert not any(line != line.rstrip() for line in lines)
 
 
+def test_the_noise_of_sums_ranks_nothing_and_is_not_shown(capsys):
+    """Steps that take equally long: fully_shard before the older FSDP, and a difference of 0 ms."""
+    flags = ["--bandwidth", "25GB/s", "--ranks-per-node", "8", "--nodes", "1..4", "--memory", "80GB"]
+    _, out, _ = plan(capsys, SMALL, *flags, "--strategy", "fsdp,fsdp1")
+    first, second = (line.split()[1] for line in out.splitlines()[3:5])
+    assert (first, second) == ("fsdp", "fsdp1")
+    assert "+0.0000" not in out and "instead: +0 ms" in out
+
+
 def test_nothing_fits_is_an_answer(capsys):
     code, out, err = plan(capsys, SMALL, *LAYOUT, "--memory", "1MB")
     assert (code, err) == (1, "")
@@ -130,6 +139,8 @@ def test_nodes_that_are_not_understood(text):
     [
         ([SMALL, *LAYOUT], "--memory"),
         ([SMALL, *LAYOUT, "--memory", "80 furlongs"], "furlongs"),
+        ([SMALL, *LAYOUT, "--memory", "80"], "--memory '80' is 80 bytes"),
+        ([SMALL, *LINKS, "--nodes", "1-64", "--memory", "80GB"], "such as 8, 1,2,4 or 1..64"),
         ([SMALL, "--memory", "80GB"], "neither --model nor --bandwidth"),
         ([SMALL, "--bandwidth", "1", "--memory", "80GB"], "--ranks-per-node"),
         ([SMALL, *LAYOUT, "--memory", "80GB", "--strategy", "dpp"], "dpp"),

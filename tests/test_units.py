@@ -80,6 +80,7 @@ def test_a_refusal_names_what_was_asked_for_and_the_unit():
         ("200Gb/s", 25.0),
         ("200Gbit/s", 25.0),
         ("200Gbps", 25.0),
+        ("25GBps", 25.0),
         ("25", 25.0),
         (25, 25.0),
         (12.5, 12.5),

@@ -25,7 +25,7 @@ EXIT_NOTHING_FITS = 1
 
 EPILOG = """\
 what is tried, unless a list says otherwise:
-  ddp, zero1, zero2 with bucket caps of 1 to 400 MiB; fsdp1, fsdp (fully_shard; zero3 is the same step) and hsdp on
+  ddp, zero1, zero2 with bucket caps of 1 to 400 MiB; fsdp (fully_shard; zero3 is the same step) and hsdp on
   every mesh whose shard groups are whole nodes or divide one, each with the parameters gathered again in backward
   (none, true), kept (false) or kept by a node's ranks together (a number), and with 1, 2, 4 … layers as one unit
   (fully_shard([a, b])). With --accumulate they also reduce gradients in the last micro-batch alone.

@@ -160,12 +160,15 @@ class Keeper:
         known.sort(key=places(known, self.run))
         for records in (self._aggregates, self._overlaps):
             records.sort(key=places(records, self.run))
-        together = (*aggregate_lines(self._aggregates), *contention_lines(known), *overlap_lines(self._overlaps))
+        contention = contention_lines(known)
+        if self._sweep.contention and not contention:
+            contention = ["contention: no kind of group has two groups here: nothing to compare"]
+        together = (*aggregate_lines(self._aggregates), *contention, *overlap_lines(self._overlaps))
         for line in (*together, *repeat_lines(known), *self._imprecise(known)):
             self._printer.comment(f"collbench: {line}")
         if self._reasons:
             reason, *others = self._reasons
-            skipped = f"{self._cells_skipped} cells" if self._cells_skipped else f"{len(self._unformed)} groups"
+            skipped = _counted(self._cells_skipped, "cell") or _counted(len(self._unformed), "group")
             more = f" (and {len(others)} other reasons, in the file)" if others else ""
             measured = self._counts["measurements"]
             print(f"collbench: {measured} measured, {skipped} skipped: {reason}{more}", file=sys.stderr)
@@ -238,15 +241,15 @@ class Keeper:
             )
         if unstable := sum(record.get("unstable") is True for record in measured):
             yield (
-                f"{unstable} measurements are unstable: half-way their times went over to another level, as when a "
-                "link's rate changes: measure those again"
+                f"{unstable} of {len(measured)} measurements unstable: half-way their times went over to another "
+                "level, as when a link's rate changes: measure those again"
             )
         kept = sorted({rank for record in measured if record.get("late_kept") for rank in record["late_ranks"]})
         if kept:
             late = sum(bool(record.get("late_kept")) for record in measured)
             yield (
-                f"{late} measurements hold samples for which a rank came late, again and again (ranks {spans(kept)}): "
-                "is the machine busy?"
+                f"{late} of {len(measured)} measurements hold samples for which a rank came late, again and again "
+                f"(ranks {spans(kept)}): is the machine busy?"
             )
 
     def _aside(self, text: str) -> None:
@@ -298,6 +301,11 @@ def _rows(planned: list[Cell], timing: str) -> deque[list[Cell]]:
         if cell.timing == timing:
             rows.setdefault(_row_key(cell), []).append(cell)
     return deque(rows.values())
+
+
+def _counted(count: int, what: str) -> str:
+    """`1 cell`, `3 cells`; nothing for none."""
+    return f"{count} {what}{'s' * (count > 1)}" if count else ""
 
 
 def _now() -> str:

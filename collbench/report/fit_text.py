@@ -18,6 +18,12 @@ def full_text(fits: Sequence[Fit]) -> str:
     return "\n\n".join("\n".join(_block(fit)) for fit in fits)
 
 
+def busbw_text(fit: Fit) -> str:
+    """The last bandwidth; its low end where the sweep shows no more than that it is above it."""
+    unknown = any(note.startswith("bandwidth not identified") for note in fit.notes)
+    return f"> {digits(fit.busbw_GBps_interval[0])}" if unknown else digits(fit.busbw_GBps)
+
+
 def _block(fit: Fit) -> Iterator[str]:
     kind = kind_of_fit(fit)
     yield f"[[{kind.collective}, {kind.details}, {fit.timing}]]"

@@ -177,7 +177,7 @@ def _with_unit(matrix: Matrix, value: float) -> str:
 def _off(matrix: Matrix, slowdown: float) -> str:
     if matrix.quantity == BANDWIDTH:
         return f"{_percent(1 - 1 / slowdown)} below"
-    return f"{_percent(slowdown - 1)} above"
+    return f"{_percent(slowdown - 1)} above" if slowdown < 10 else f"{slowdown:.0f} times that"
 
 
 def _percent(fraction: float) -> str:

@@ -14,7 +14,6 @@ from matplotlib.patches import Patch
 from collbench.model.band import band
 from collbench.model.estimate import Floats
 from collbench.model.laws import Fit, Segment
-from collbench.numbers import digits
 from collbench.report.canvas import (
     BLUE,
     INK,
@@ -26,6 +25,7 @@ from collbench.report.canvas import (
     size_axis,
     time_axis,
 )
+from collbench.report.fit_text import busbw_text
 from collbench.report.panels import TIMINGS, Panel
 from collbench.units import format_size, format_time_us
 
@@ -178,7 +178,7 @@ def _time_label(timing: str, fit: Fit | None) -> str:
     if fit is None:
         return f"{timing} (not fitted)"
     return (
-        f"{timing}: α {format_time_us(fit.alpha_us)}, busbw {digits(fit.busbw_GBps)} GB/s, "
+        f"{timing}: α {format_time_us(fit.alpha_us)}, busbw {busbw_text(fit)} GB/s, "
         f"n½ {format_size(fit.n_half_bytes)}" + _prior(fit)
     )
 
@@ -186,7 +186,7 @@ def _time_label(timing: str, fit: Fit | None) -> str:
 def _busbw_label(timing: str, fit: Fit | None) -> str:
     if fit is None:
         return f"{timing} (not fitted)"
-    return f"{timing}: {digits(fit.busbw_GBps)} GB/s busbw at large sizes" + _prior(fit)
+    return f"{timing}: {busbw_text(fit)} GB/s busbw at large sizes" + _prior(fit)
 
 
 def _prior(fit: Fit) -> str:

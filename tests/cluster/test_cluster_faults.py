@@ -105,7 +105,7 @@ def test_a_cell_in_whose_midst_the_rate_is_halved_is_unstable_and_the_others_are
     assert second["time_p95_us"] > 1.8 * second["time_p5_us"]
     assert [record["time_us"] / first["time_us"] for record in others] == pytest.approx([2, 2], rel=0.1)
     assert [record.get("unstable") for record in (first, second, *others)] == [False, True, False, False]
-    assert "1 measurements are unstable" in outcome.stdout[0]
+    assert "1 of 4 measurements unstable" in outcome.stdout[0]
 
 
 # --- a host never comes ----------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_every_strategy_with_all_of_its_knobs():
     assert counts["ddp"] == counts["zero1"] == counts["zero2"] == 1
     # 1, 2, 4 and all 5 layers a unit; none, true, false and the 4 ranks of a node
     assert counts["fsdp"] == 4 * 4
-    assert counts["fsdp1"] == 4 * 2
+    assert counts["fsdp1"] == 0 and len(chosen(strategies=("fsdp1",))) == 4 * 2  # the older one only if asked for
     # 4x2 cannot gather over 4 ranks again, 2x4 over all of its shards is what none is
     assert counts["hsdp"] == 4 * (3 + 3)
     assert len(set(chosen())) == sum(counts.values())

@@ -10,8 +10,8 @@ from matplotlib.colors import LogNorm
 from pair_records import cluster, pair, pairs_of, results, sweep
 
 from collbench.errors import InputError
-from collbench.links import pair_tables
-from collbench.report.matrix import matrix_figure, matrix_lines, show_matrix
+from collbench.links import Matrix, pair_tables
+from collbench.report.matrix import _off, matrix_figure, matrix_lines, show_matrix
 
 
 def _shown(folder, *records):
@@ -69,6 +69,11 @@ def test_a_slow_rank_is_told_from_its_node(tmp_path):
     assert "slow among 48 links between nodes (" in text
     assert "all links between nodes of rank n1 r6 are slow (8 of 8): " in text
     assert "the rank, its device or its interface, not a link" in text
+
+
+def test_a_latency_too_noisy_for_per_cent_is_told_in_times():
+    latency = Matrix(quantity="latency", size_bytes=8, timing="isolated", values={}, sigma={})
+    assert (_off(latency, 1.5), _off(latency, 1878.6)) == ("50 % above", "1879 times that")
 
 
 def test_where_nothing_is_slow_it_says_what_would_be(tmp_path):

@@ -54,6 +54,15 @@ def test_the_legend_tells_the_fits_figures(tmp_path):
     assert "90 %" in band
 
 
+def test_a_bandwidth_that_the_sizes_do_not_show_is_a_bound(tmp_path):
+    """n½ of the line is 195 KiB, and the largest size is below four of it."""
+    records = sweep(collective="all_reduce", timing="isolated")
+    (panel,) = _panels(tmp_path, [record for record in records if record["size_bytes"] <= 2**19])
+    for figure in (time_figure, busbw_figure):
+        (text, _) = [text.get_text() for text in figure([panel]).axes[0].get_legend().get_texts()]
+        assert "> " in text and text.index("> ") < text.index("GB/s")
+
+
 def test_bus_bandwidth_is_the_time_seen_from_the_other_side(tmp_path):
     (panel,) = _panels(tmp_path, sweep(collective="all_gather_into_tensor", timing="isolated"))
     axes = busbw_figure([panel]).axes[0]
