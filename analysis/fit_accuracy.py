@@ -313,7 +313,7 @@ def figure(rows: Sequence[Row]) -> bytes:
     """Median and 90th percentile of every method, a panel a row, as SVG."""
     from collbench.report.canvas import BLUE, GREY, dress, new_figure, svg_of
 
-    drawing = new_figure(11, 0.55 + 0.21 * sum(len(row.errors) + 3 for row in rows[::2]))
+    drawing = new_figure(11, 0.55 + 0.23 * sum(len(row.errors) + 3 for row in rows[::2]))
     panels = drawing.subplots((len(rows) + 1) // 2, 2, squeeze=False).ravel()
     for axes, row in zip(panels, rows, strict=False):
         names = list(row.errors)[::-1]
@@ -329,7 +329,8 @@ def figure(rows: Sequence[Row]) -> bytes:
         axes.minorticks_off()
         axes.set_yticks(places, names)
         axes.set_xlabel("error (dot: median, tick: 90th percentile)")
-        dress(axes, row.question)
+        question, _, of = row.question.partition(", from ")
+        dress(axes, question, f"from {of}" if of else "")
     for axes in panels[len(rows) :]:
         axes.set_visible(False)
     return svg_of(drawing)
@@ -343,6 +344,8 @@ def main() -> None:
         "-o", "--output", type=Path, default=ROOT / "results", help="folder to write into (%(default)s)"
     )
     args = parser.parse_args()
+    if not args.curves.is_file():
+        parser.exit(2, f"{args.curves}: no such file: name the published curves with --curves\n")
     sweeps = load_curves(args.curves)
     for path in args.results:
         sweeps += curves_of_results(path)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collbench.predict.plan_result import Plan
     from collbench.predict.step import StepPrediction, predict_step
     from collbench.predict.workload import Workload
-    from collbench.results import read_results
+    from collbench.results_frame import read_results
 
 __version__ = "0.1.0"
 
@@ -32,7 +32,7 @@ _HOME = {
     "CollbenchError": "collbench.errors",
     "InputError": "collbench.errors",
     "JobError": "collbench.errors",
-    "read_results": "collbench.results",
+    "read_results": "collbench.results_frame",
     "fit_results": "collbench.model.fit",
     "load_model": "collbench.model.store",
     "Model": "collbench.model.store",

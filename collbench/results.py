@@ -8,23 +8,17 @@ the next writer. Any other damage is an error that names the line. Format histor
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from collbench.errors import CollbenchError, InputError, JobError
-
-if TYPE_CHECKING:
-    import pandas
 
 SCHEMA = "collbench.results/1"
 
@@ -49,7 +43,7 @@ CELL_FIELDS = (
 # field: (type, may be null or absent, must be at least). Importers leave out what a log does not say.
 _NUMBER = (int, float)
 _Fields = dict[str, tuple[type | tuple[type, ...], bool, float | None]]
-_MEASUREMENT_FIELDS: _Fields = {
+MEASUREMENT_FIELDS: _Fields = {
     "collective": (str, False, None),
     "size_bytes": (int, False, 0),
     "time_us": (_NUMBER, False, 0),
@@ -75,14 +69,6 @@ _SKIP_FIELDS: _Fields = {
     "reason": (str, False, None),
     "size_bytes": (int, True, 0),
 }
-
-# Columns of `read_results`, whether a file knows them or not; what else a file holds comes after these.
-_COLUMNS = (
-    *("run_id", "collective", "group", "group_ranks", "nranks", "nnodes", "dtype", "redop", "root", "in_place", "pass"),
-    *("size_bytes", "count", "timing", "concurrent", "iterations", "time_us", "time_min_us", "time_p50_us"),
-    *("time_p95_us", "time_max_us", "time_rank_max_us", "slowest_rank", "algbw_GBps", "busbw_GBps", "wrong"),
-    *("backend", "world_size", "started"),
-)
 
 
 @dataclass
@@ -147,139 +133,10 @@ def load_results(path: str | os.PathLike[str]) -> ResultsFile:
                 f"{path}:{number}: not a record of a {SCHEMA} file ({error}): "
                 "restore the file, or delete that line if its loss does not matter"
             ) from None
-        _add(results, record, number)
+        add_record(results, record, number)
     if not results.runs:
         raise InputError(f"{path}: holds no records: expected a {SCHEMA} file as 'collbench run -o' writes it")
     return results
-
-
-def read_results(path: str | os.PathLike[str]) -> pandas.DataFrame:
-    """One DataFrame of a results file: a row per measurement, the contract's fields as columns (null where the file
-    does not know them), plus the run's `backend`, `world_size` and `started`.
-
-    Raises InputError as `load_results` does.
-    """
-    import pandas
-
-    try:
-        with _no_garbage_collection():
-            columns, rows = _joined(_parts(Path(path)))
-    except _NotPlain:  # whatever it is, it is said, or mended, line by line
-        results = load_results(path)
-        runs = {run["run_id"]: run for run in results.runs}
-        columns, rows = _joined([_columns_of(results.measurements, runs)])
-    names = dict.fromkeys([*_COLUMNS, *columns])
-    table = {name: pandas.Series(columns.pop(name, [None] * rows)) for name in names}
-    return pandas.DataFrame(table, columns=[*names])
-
-
-class _NotPlain(Exception):
-    """A file that is not read in large parts: damaged, or no results file."""
-
-
-_PART_LINES = 500  # held as records at a time, few enough for a cache; a million rows as records are 5 GB
-_RUN_COLUMNS = ("backend", "world_size", "started")
-
-
-def _parts(path: Path) -> Iterator[dict[str, list[Any]]]:
-    """The measurements of a sound file as columns, some hundred lines at a time; _NotPlain where one is not sound."""
-    results, first = ResultsFile(path), 1
-    runs: dict[str, Record] = {}
-    shared: dict[Any, Any] = {}
-    try:
-        with path.open("rb") as file:
-            while lines := list(islice(file, _PART_LINES)):
-                measurements = []
-                for number, record in enumerate(_parse_all(lines), start=first):
-                    if record.get("kind") == "measurement":
-                        measurements.append(record)
-                        if record.get("run_id") not in runs:
-                            raise _NotPlain
-                    else:
-                        _add(results, record, number)
-                        runs = {run["run_id"]: run for run in results.runs} if record["kind"] == "run" else runs
-                first += len(lines)
-                columns = _columns_of(measurements, runs)
-                _check_all(columns)
-                yield {name: _share(name, column, shared) for name, column in columns.items()}
-    except (OSError, InputError):
-        raise _NotPlain from None
-    if not results.runs:
-        raise _NotPlain
-
-
-def _parse_all(lines: list[bytes]) -> list[Record]:
-    """The records of whole lines, parsed at once: twice as fast as one by one."""
-    try:
-        records = _DECODER.decode((b"[" + b",".join(lines) + b"]").decode())
-    except (ValueError, RecursionError):
-        raise _NotPlain from None
-    if len(records) != len(lines) or set(map(type, records)) != {dict}:
-        raise _NotPlain
-    return records  # type: ignore[no-any-return]
-
-
-def _check_all(columns: dict[str, list[Any]]) -> None:
-    """What `_add` checks of each measurement, a field of all of them at a time."""
-    for name, (types, optional, least) in _MEASUREMENT_FIELDS.items():
-        values = columns.get(name, [])
-        found = set(map(type, values))
-        allowed = {*(types if isinstance(types, tuple) else (types,)), *([type(None)] if optional else [])}
-        if not found <= allowed or (not optional and name not in columns and columns["run_id"]):
-            raise _NotPlain
-        known = values if type(None) not in found else [value for value in values if value is not None]
-        if least is not None and known and not (least <= min(known) and max(known) <= sys.float_info.max):
-            raise _NotPlain
-    if min(columns.get("time_us", ()), default=1) <= 0 or not {*columns.get("timing", ())} <= {"pipelined", "isolated"}:
-        raise _NotPlain
-    if not set(map(type, chain.from_iterable(filter(None, columns.get("group_ranks", ()))))) <= {int}:
-        raise _NotPlain
-
-
-def _columns_of(measurements: list[Record], runs: dict[str, Record]) -> dict[str, list[Any]]:
-    """Name -> a value per measurement: those of the contract that any of them knows, and whatever else they hold."""
-    names = dict.fromkeys(chain.from_iterable(measurements))
-    names.pop("kind", None)
-    columns: dict[str, list[Any]] = {"run_id": []}
-    columns |= {name: [record.get(name) for record in measurements] for name in names}
-    for name in _RUN_COLUMNS:
-        columns[name] = [runs[run_id].get(name) for run_id in columns["run_id"]]
-    return columns
-
-
-def _share(name: str, column: list[Any], shared: dict[Any, Any]) -> list[Any]:
-    """One object for equal texts, and for equal lists of ranks, of which a file has few and rows many."""
-    if set(map(type, column)) - {type(None)} == {str}:
-        return [shared.setdefault(value, value) for value in column]
-    if name == "group_ranks":
-        return [ranks if ranks is None else shared.setdefault(tuple(ranks), ranks) for ranks in column]
-    return column
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Records hold no cycles, and looking for some while millions are made takes as long as making them."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
-
-
-def _joined(parts: Iterable[dict[str, list[Any]]]) -> tuple[dict[str, list[Any]], int]:
-    """(the columns of all parts, how many rows they have); None where a part lacks a column."""
-    columns: dict[str, list[Any]] = {}
-    rows = 0
-    for part in parts:
-        count = len(part["run_id"])
-        for name in dict.fromkeys([*columns, *part]):
-            column = columns.setdefault(name, [])
-            column.extend([None] * (rows - len(column)))
-            column.extend(part.get(name, [None] * count))
-        rows += count
-    return columns, rows
 
 
 class ResultsWriter:
@@ -383,7 +240,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, int, bool]]:
 def _parse(line: bytes) -> Record:
     """The record in a line. ValueError where it holds none: reader and writer agree on what a torn line is."""
     try:
-        record = _DECODER.decode(line.decode())
+        record = DECODER.decode(line.decode())
     except RecursionError:
         raise ValueError("is nested too deeply") from None
     if not isinstance(record, dict):
@@ -395,10 +252,11 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"holds {name}, which no collbench file may: an unknown value is null")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # made once: as slow to make as a line to parse
+DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # made once: as slow to make as a line to parse
 
 
-def _add(results: ResultsFile, record: Record, number: int) -> None:
+def add_record(results: ResultsFile, record: Record, number: int) -> None:
+    """Check a record, from line `number`, and put it where it belongs; InputError, naming file and line."""
     where = f"{results.path}:{number}"
     kind = record.get("kind")
     if kind == "run":
@@ -426,7 +284,7 @@ def _add(results: ResultsFile, record: Record, number: int) -> None:
     if all(run["run_id"] != record.get("run_id") for run in reversed(results.runs)):
         raise InputError(f"{where}: {kind} of run {record.get('run_id')!r}, which no run record before it describes")
     if kind == "measurement":
-        _check_fields(record, _MEASUREMENT_FIELDS, where)
+        _check_fields(record, MEASUREMENT_FIELDS, where)
         _check_measurement(record, where)
     elif kind == "skip":
         _check_fields(record, _SKIP_FIELDS, where)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sample_records import measurement, run_record, write_lines
 
 from collbench.errors import InputError
-from collbench.results import ResultsWriter, cell_key, load_results, read_results
+from collbench.results import ResultsWriter, cell_key, load_results
+from collbench.results_frame import read_results
 
 SKIP = {"kind": "skip", "run_id": "r1", "collective": "all_reduce", "group": "world", "size_bytes": 8, "reason": "why"}
 END = {"kind": "end", "run_id": "r1", "finished": "later", "measurements": 1, "skips": 1, "exit_code": 0}
@@ -405,14 +406,14 @@ def test_a_file_is_read_in_parts_as_it_is_line_by_line(tmp_path, monkeypatch):
     """Columns that a part lacks, that are null in one part and numbers in another, and damage in a later part."""
     import pandas
 
-    from collbench import results
+    from collbench import results_frame
 
     extra = [{}, {}, {"slowest_rank": None}, {"slowest_rank": 3}, {"note": "late"}, {"group_ranks": None}, {}]
     records = [run_record(), *(measurement(size_bytes=8 << n, **more) for n, more in enumerate(extra))]
     path = tmp_path / "r.jsonl"
     write_lines(path, *records)
     whole = read_results(path)
-    monkeypatch.setattr(results, "_PART_LINES", 2)
+    monkeypatch.setattr(results_frame, "_PART_LINES", 2)
     pandas.testing.assert_frame_equal(read_results(path), whole)
     assert len(whole) == len(extra)
     path.write_text(path.read_text() + '{"kind":"measurement","run_id":"r1"}\n')

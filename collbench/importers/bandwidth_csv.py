@@ -65,9 +65,20 @@ def _header(line: str) -> _Header | None:
     cells = _cells(line)
     if not 3 <= len(cells) <= _MOST_COLUMNS:
         return None
-    names = tuple(_column(cell) for cell in cells)
+    names = _sided([_column(cell) for cell in cells])
     bare = {name.rpartition(":")[2] for name in names}
     return _Header(names) if {"size", "time"} <= bare and bare & {"algbw", "busbw"} else None
+
+
+def _sided(names: list[str]) -> tuple[str, ...]:
+    """Both halves' columns as nccl-tests' table has them, under the same names: out of place first."""
+    if any(names.count(name) != 2 for name in ("time", "algbw", "busbw")):
+        return tuple(names)
+    second = len(names) - names[::-1].index("time") - 1
+    return tuple(
+        f"{'inplace' if at >= second else 'outofplace'}:{name}" if name in _OF_HALVES else name
+        for at, name in enumerate(names)
+    )
 
 
 def _column(cell: str) -> str:

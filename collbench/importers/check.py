@@ -100,8 +100,11 @@ def _contradiction(row: Row, collective: Collective, nranks: int | None, shares:
     if not nranks and collective.algbw_factor(2) != 1:
         return None
     reason = _contradicting_rate(row, moved)
-    if reason is not None or row.busbw_GBps is None or nranks is None:
+    if reason is not None or row.busbw_GBps is None:
         return reason
+    if nranks is None:
+        possible = Evidence([row]).ranks(collective) is not None
+        return None if possible else f"no number of ranks has busbw {row.busbw_GBps.value:g} at this algbw"
     expected = rate_GBps(row).times(moved)
     algbw = expected if row.algbw_GBps is None else expected.meet(Span.of(row.algbw_GBps))
     factors = {collective.bus_factor(nranks)} | ({1.0} if nranks == 1 else set())
@@ -163,11 +166,13 @@ def _settle_collective(table: Table, asked: Asked, name: str, evidence: Evidence
             table.collective = possible[0]
             table.notes.append(f"the log says {stated}, but columns and numbers are those of {possible[0]}")
         return
+    hints = [*reversed(table.hints.get("collective", [])), *_named_in(name)]
     if len(possible) == 1:
         table.collective = possible[0]
         table.inferred["collective"] = "the only one that has these columns and this busbw / algbw"
+        if hints and hints[0][0] != possible[0]:
+            table.notes.append(f"{hints[0][1]} would make it {hints[0][0]}: columns and numbers are not its")
         return
-    hints = [*reversed(table.hints.get("collective", [])), *_named_in(name)]
     for collective, where in hints:
         if collective in (possible or COLLECTIVES):
             table.collective = collective
@@ -212,6 +217,9 @@ def _named_in(name: str) -> list[tuple[str, str]]:
 def _settle_ranks(table: Table, asked: Asked, ranks: Ranks | None) -> None:
     """Set the ranks: as asked, as stated where the rows allow it, as the rows say, as the log hints."""
     if asked.nranks is not None:
+        if table.nranks not in (None, asked.nranks):
+            table.notes.append(f"the log says {table.nranks} ranks, --nranks says {asked.nranks}")
+            table.nodes, table.nnodes = [], None
         table.nranks = asked.nranks
         return
     if ranks is None:

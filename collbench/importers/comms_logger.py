@@ -238,10 +238,10 @@ def _row(line: _Line, collective: str, nranks: int | None, generation: str | Non
     possible = [generation] if generation is not None else list(_GENERATIONS)
     if all(_fits(line, each, nranks) is False for each in possible):
         rate = quotient(line.size.times(1e-3), line.time_us)
+        said = "no rate" if rate is None else f"{rate.value / GBPS_PER_GBITPS:.2f} Gbps or twice that"
         return Refusal(
             line.line,
-            f"algbw {line.algbw_GBps.value / GBPS_PER_GBITPS:g} Gbps is not what size and time give "
-            f"({'no rate' if rate is None else f'{rate.value / GBPS_PER_GBITPS:.2f} Gbps'}) by DeepSpeed's formulas",
+            f"algbw {line.algbw_GBps.value / GBPS_PER_GBITPS:g} Gbps is not DeepSpeed's of this size and time: {said}",
         )
     more: dict[str, object] = {}
     if line.count is not None:

@@ -56,9 +56,13 @@ def _recognises(log: Log) -> bool:
 
 
 def _read(log: Log) -> Iterator[Table | Refusal]:
-    text = with_json_numbers(log.text())
-    for report in _reports(text):
-        yield from _tables(report, Lines(text))
+    for written in (log.text, log.cleaned_text):  # a launcher may have labelled each line of it
+        text = with_json_numbers(written())
+        reports = list(_reports(text))
+        for report in reports:
+            yield from _tables(report, Lines(text))
+        if reports:
+            return
 
 
 def _reports(text: str) -> Iterator[_Report]:

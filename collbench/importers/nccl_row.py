@@ -14,7 +14,10 @@ from collbench.importers.words import dtype_named
 _LARGEST = 2**63 - 1  # a size, a count
 _PER_ITER = {"i_min": "min_us", "i_max": "max_us", "i_p99": "p99_us", "i_cv%": "cv_pct"}
 _NO_VALUE = re.compile(r"n/?a|-?nan|-?inf|[-–—]{1,3}|x{1,4}\.?x{0,4}|\?+|\*+", re.IGNORECASE)
-_WITH_COMMAS = re.compile(r"\d{1,3}(?:,\d{3}){1,6}(?:\.\d{1,9})?\Z")
+_IN_THOUSANDS = re.compile(r"\d{1,3}(?:([,'_\u2019])\d{3})(?:\1\d{3}){0,5}(?:\.\d{1,9})?\Z")
+_DECIMAL_COMMA = re.compile(r"\d{1,3}(?:\.\d{3}){0,5},\d{1,2}\Z|\d{1,15},\d{1,2}\Z")
+_WITH_POINTS = re.compile(r"\d{1,3}(?:\.\d{3}){1,6}\Z")
+_MARKED = re.compile(r"[,'_*`\u2019]")
 _INTEGER = re.compile(r"-?\d{1,19}\Z")
 _GLUED = re.compile(r"(-?\d{1,19}(?:\.\d{1,9})?)(?=[\[(]|[A-Za-z][\w.-]{0,100}[:\]])")
 _RULE = re.compile(r"[\s|:+=-]{3,}\Z")
@@ -50,7 +53,18 @@ def tokens_of(text: str) -> list[str]:
     parts = (
         [word for cell in cells(text) for word in (cell.split() or ["N/A"])] if text.count("|") > 2 else text.split()
     )
-    return [token.replace(",", "") if "," in token and _WITH_COMMAS.match(token) else token for token in parts]
+    if not _MARKED.search(text):
+        return parts
+    parts = [token.strip("*`") or token for token in parts]
+    found = [token.replace(match[1], "") if (match := _IN_THOUSANDS.match(token)) else token for token in parts]
+    return [_with_point(token) for token in parts] if any(map(_DECIMAL_COMMA.match, found)) else found
+
+
+def _with_point(token: str) -> str:
+    """`1.024` and `20,28` of a language with a decimal comma."""
+    if _DECIMAL_COMMA.match(token):
+        return token.replace(".", "").replace(",", ".")
+    return token.replace(".", "") if _WITH_POINTS.match(token) else token
 
 
 def is_rule(text: str) -> bool:
@@ -102,6 +116,8 @@ def guess_layouts(tokens: list[str]) -> Iterator[Layout]:
     has_redop = bool(rest) and rest[0].lower() in _REDOPS
     first = (*lead, "size", "count", "type", *(("redop",) if has_redop else ()))
     numbers = rest[has_redop:]
+    if not has_redop and numbers[:1] == ["-1"]:  # hypercube's operator is printed as nothing
+        first, has_redop = (*first, "redop"), True
     whole, short = ("time", "algbw", "busbw", "wrong"), ("time", "algbw", "busbw")
     forms: dict[int, tuple[tuple[bool, tuple[tuple[str, ...], ...]], ...]] = {
         3: ((False, (short,)),),
@@ -131,6 +147,17 @@ def looks_like_row(tokens: list[str]) -> bool:
     return False
 
 
+def why_no_row(tokens: list[str], layout: Layout) -> str | None:
+    """The reason why a line with as many cells as a row, and a type where a row has it, is none."""
+    if "type" not in layout.first or not layout.width - 1 <= len(tokens) <= layout.width:
+        return None
+    at = layout.first.index("type")
+    if at < 2 or dtype_named(tokens[at]) is None:
+        return None
+    wrong = next((token for token in tokens[:at] if not _INTEGER.match(token)), None)
+    return f"{wrong[:20]!r} is no whole number" if wrong is not None and wrong[0].isdigit() else None
+
+
 def _without_label(tokens: list[str], layout: Layout) -> tuple[list[str], tuple[str, str] | None]:
     """A row with one cell more than its header in front (a number of nodes, of a line), without it."""
     if len(tokens) == layout.width + 1 and looks_like_row(tokens[1:]) and layout.first[0] != "?":
@@ -153,9 +180,11 @@ def _read_first(tokens: list[str], layout: Layout) -> tuple[RowText, list[str]] 
         if not rest:
             return "the row is torn" if "type" in values or len(values) >= 2 else None
         token = rest[0]
-        if name == "redop" and (_INTEGER.match(token) or Printed.read(token)):
-            values[name] = ""  # hypercube's
+        if name == "redop" and token == "-1":
+            values[name] = ""  # hypercube's, before a root of -1
             continue
+        if name == "redop" and Printed.read(token):
+            return "the row is torn"
         if name in ("nodes", "ranks", "?"):
             label = label or (name, token)
             rest.pop(0)
@@ -224,8 +253,9 @@ def _integer(text: str) -> int | None:
 
 
 def is_rest_of_row(tokens: list[str]) -> bool:
-    """Whether a line holds nothing but numbers and marks for none, as the end of a torn row does."""
-    return len(tokens) <= MOST_TOKENS and all(Printed.read(token) or _NO_VALUE.fullmatch(token) for token in tokens)
+    """Whether a line holds nothing but numbers and marks for none, behind an operator or not, as a torn row's end."""
+    numbers = tokens[1:] if tokens[0].lower() in _REDOPS else tokens
+    return len(tokens) <= MOST_TOKENS and all(Printed.read(token) or _NO_VALUE.fullmatch(token) for token in numbers)
 
 
 def cut_at_noise(tokens: list[str]) -> list[str]:

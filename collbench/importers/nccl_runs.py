@@ -117,7 +117,12 @@ def _table(name: str, line: int, numbered: list[tuple[ReadRow, int]], run: Run) 
     if run.options:
         table.more["options"] = dict(run.options)
     if layout.in_place == (None,):
-        table.inferred["in_place"] = "false: the table has one half and does not name it, and the first is out of place"
+        if run.is_rccl:  # its -O 0 leaves out the first half
+            table.notes.append("the table has one half and does not say whether it is in place")
+        else:
+            table.inferred["in_place"] = (
+                "false: the table has one half and does not name it, and the first is out of place"
+            )
     if run.failed and any("error" in half for half in layout.halves):
         table.notes.append(f"{run.failed} checks FAILED, and this layout does not say in which rows")
     _add_devices(table, run)
@@ -181,7 +186,7 @@ def _measured(read: ReadRow, half: Half, more: dict[str, Any], table: Table) -> 
         dtype=row.dtype,
         redop=row.redop or None,
         root=row.root,
-        in_place=bool(half.in_place),
+        in_place=half.in_place if half.in_place is not None or table.backend == "rccl" else False,
         wrong=int(wrong.value) if wrong is not None and wrong.value >= 0 else None,
         algbw_GBps=algbw,
         busbw_GBps=busbw,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from collbench.importers.clean import NCCL_LINE
+from collbench.importers.clean import NCCL_LINE, ROOT_CELL
 from collbench.importers.nccl_comments import Run, begins_run, ends_run, is_of_interest, read_comment, read_title
 from collbench.importers.nccl_layout import Layout, begins_header, read_header, read_units, with_units
 from collbench.importers.nccl_row import (
@@ -22,6 +22,7 @@ from collbench.importers.nccl_row import (
     looks_like_row,
     read_row,
     tokens_of,
+    why_no_row,
 )
 from collbench.importers.nccl_runs import ReadRow, tables_of
 from collbench.importers.source import Log
@@ -32,11 +33,11 @@ _MOST_LINES_INSIDE_A_ROW = 5000  # of others; a row torn for longer is lost
 
 
 class _Torn(NamedTuple):
-    """A row's first part. is_wrapped: it is all of its line, so that a number may go on in the next."""
+    """A row's first part. may_go_on: a number at its end may go on where the row does."""
 
     line: int
     text: str
-    is_wrapped: bool
+    may_go_on: bool
 
 
 class _Header(NamedTuple):
@@ -58,36 +59,18 @@ class _Reader:
         self._rows: list[ReadRow] = []
         self._above = ""  # the words over a header: which half is which
         self._header: _Header | None = None  # while the next line may go on with it
-        self._options = ""  # the line of options, likewise
-        self._width = 0  # at which lines are wrapped, once a line is seen to be
-        self._carried: tuple[int, str] | None = None  # a wrapped line's first part
         self._torn: _Torn | None = None
-
-    def feed(self, number: int, text: str) -> None:
-        if self._carried is not None:
-            begun, carried = self._carried
-            self._carried = None
-            if not text.lstrip().startswith("#"):
-                number, text = begun, carried + text
-            else:
-                self._line(begun, carried)
-        if self._width and len(text) % self._width == 0 and text:
-            self._carried = number, text
-        else:
-            self._line(number, text)
 
     @property
     def is_waiting(self) -> bool:
         """Whether the next line may be the rest of what this one began."""
-        return self._carried is not None or self._torn is not None or self._header is not None
+        return self._torn is not None or self._header is not None
 
     def end(self) -> None:
-        if self._carried is not None:
-            self._line(*self._carried)
         self._end_torn()
         self._end_tables()
 
-    def _line(self, number: int, text: str) -> None:
+    def feed(self, number: int, text: str) -> None:
         if self._torn is not None and number - self._torn.line > _MOST_LINES_INSIDE_A_ROW:
             self._end_torn()
         stripped = text.strip()
@@ -96,7 +79,10 @@ class _Reader:
             return
         noise = NCCL_LINE.search(text) if "NCCL " in text else None
         if noise is not None:
-            self._noise(number, text, noise.start())
+            row = _ROW_INSIDE.search(text, noise.end()) if ROOT_CELL in text else None
+            self._noise(number, text[: row.start()] if row is not None else text, noise.start())
+            if row is not None:  # a line of NCCL's that lost its end, and the row printed after it
+                self.feed(number, row[0])
             return
         is_comment = stripped[0] == "#"
         may_be_header = "bw" in text or "BW" in text or "count" in text or self._header is not None
@@ -123,24 +109,16 @@ class _Reader:
         tokens = tokens_of(before)
         if tokens and looks_like_row(tokens):
             self._end_torn()
-            self._torn = _Torn(number, before, False)
+            self._torn = _Torn(number, before, not before[-1:].isspace())
         elif tokens and self._torn is not None and is_rest_of_row(tokens):
             self._torn = _Torn(self._torn.line, f"{self._torn.text} {before}", False)
         else:
             if before.strip().startswith("#"):
-                self._line(number, before)
+                self.feed(number, before)
             if "NCCL version" in text:
                 read_comment(self.run, number, text[start:])
 
     def _read_comment(self, number: int, text: str, stripped: str) -> None:
-        if "validation" not in text and "minBytes" in text:
-            self._options = text
-        elif self._options:
-            if "iters:" in text or "validation:" in text or "graph:" in text:  # wrapped within the options
-                self._width = self._width or len(self._options)
-                text = self._options + text
-                self.run.jobs -= 1
-            self._options = ""
         title = read_title(stripped)
         if title is None and not is_of_interest(text):
             return
@@ -176,15 +154,13 @@ class _Reader:
 
     def _goes_on(self, begun: _Header, text: str) -> bool:
         """Whether a line makes a header wider that the line before began."""
-        for between in ("", " "):
-            joined = f"{begun.text}{between}{text}"
+        for joined in (f"{begun.text.rstrip()}{text}", f"{begun.text} {text}"):
             layout = read_header(joined, self._above)
             if layout is None or "?" in (*layout.first, *layout.tail):
                 continue
             if begun.layout is None or layout.width > begun.layout.width:
                 self._begin_table(begun.line, layout)
                 self._header = _Header(begun.line, joined, layout)
-                self._width = self._width or len(begun.text)
                 return True
         return False
 
@@ -205,10 +181,13 @@ class _Reader:
             self._add(number, text, tokens)
             return True
         if self._torn is not None and is_rest_of_row(tokens):
-            self._join(number, text)
+            self._join(text)
             return True
         if self._layout is None:
             return False
+        if (reason := why_no_row(tokens, self._layout)) is not None:
+            self.found.append(Refusal(number, reason))
+            return True
         if "type" not in self._layout.first and isinstance(row := read_row(tokens, self._layout), RowText):
             self._rows.append(ReadRow(number, row, self._layout, tuple(tokens)))
             return True
@@ -241,14 +220,14 @@ class _Reader:
                 return row, layout
         return first or (None, _NO_LAYOUT)
 
-    def _join(self, at: int, text: str) -> None:
+    def _join(self, text: str) -> None:
         """Go on with a torn row. A wrap may fall between numbers or within one."""
         if self._torn is None:
             return
-        number, begun, is_wrapped = self._torn
+        number, begun, may_go_on = self._torn
         self._torn = None
         apart = f"{begun} {text}"
-        for candidate in (apart, begun + text) if is_wrapped and at == number + 1 else (apart,):
+        for candidate in (apart, begun + text) if may_go_on else (apart,):
             tokens = tokens_of(candidate)
             row, layout = self._row(tokens)
             if isinstance(row, RowText) and not row.missing and ReadRow(0, row, layout, ()).agrees:
@@ -283,7 +262,8 @@ class _Reader:
             self.found += tables_of(NAME, line, rows, self.run)
 
 
-_GLUED = re.compile(r"-?\d{1,9}(?=[A-Za-z])")
+_GLUED = re.compile(r"-?\d{1,19}(?:\.\d{0,2})?(?=[A-Za-z])")
+_ROW_INSIDE = re.compile(r"(?<=\s)\d{1,19}\s{1,12}\d{1,19}\s{1,12}[a-z]\w{2,9}\s.{0,300}")
 _TORN = "the row is torn"
 _TYPES = ("float", "half", "double", "int8", "int32", "int64")
 _NO_LAYOUT = Layout(first=("size",), halves=())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,13 @@ class Imported:
         """Lines that were taken."""
         return sum(rows_in(table) for table in self.tables)
 
+    @property
+    def told(self) -> tuple[int, ...]:
+        """How much was read, to compare two readings of a log: times, refusals, tables of known ranks, tables."""
+        times = sum(len(table.rows) for table in self.tables)
+        known = sum(table.nranks is not None for table in self.tables)
+        return times, -len(self.refused), known, len(self.tables)
+
     def records(self) -> list[list[Record]]:
         """The records of each table."""
         return [records_of(table, self.log, number, repr(self.asked)) for number, table in enumerate(self.tables)]
@@ -51,9 +58,30 @@ def rows_in(table: Table) -> int:
     return sum(max(halves[line, False], halves[line, True]) for line in {row.line for row in table.rows})
 
 
-def read_log(log: Log, formats: Iterable[Format], asked: Asked, *, force: bool = False) -> Imported:
+def read_log(log: Log, formats: Collection[Format], asked: Asked, *, force: bool = False) -> Imported:
     """Read a log by each of these formats that recognises it (by all of them where `force`). A line that one format
-    took is not read by the next."""
+    took is not read by the next.
+
+    A log whose lines seem to be wrapped is read as it stands and put together; one in which nothing is found, without
+    what nearly all of its lines begin with: the reading that tells most counts.
+    """
+    imported = _read_as_it_is(log, formats, asked, force)
+    if log.width is not None:
+        log.unwrap(True)
+        whole = _read_as_it_is(log, formats, asked, force)
+        log.unwrap(whole.told >= imported.told)
+        imported = max(whole, imported, key=lambda each: each.told)
+    if imported.tables or imported.parts:
+        return imported
+    for prefix in log.prefixes():
+        log.take_off(prefix)
+        again = _read_as_it_is(log, formats, asked, force)
+        if again.rows > imported.rows:
+            imported = again
+    return imported
+
+
+def _read_as_it_is(log: Log, formats: Collection[Format], asked: Asked, force: bool) -> Imported:
     imported = Imported(log, asked=asked)
     taken: set[int] = set()
     for format in formats:
@@ -106,7 +134,7 @@ def _add(imported: Imported, table: Table) -> None:
 
 def _sort(imported: Imported) -> None:
     imported.tables.sort(key=lambda table: table.line)
-    imported.refused.sort(key=lambda each: each.line)
+    imported.refused = sorted(dict.fromkeys(imported.refused), key=lambda each: each.line)  # the halves of a row alike
 
 
 # --- nothing to read ----------------------------------------------------------------------------------------------
@@ -126,7 +154,7 @@ def why_nothing(imported: Imported, known: Iterable[str]) -> list[str]:
         reasons.append(f"line {first.line}: {first.reason}")
     if log.holds('"schema":"collbench.results/'):
         reasons.append("it is a results file already: give it to 'collbench fit' or 'show' as it is")
-    if not log.holds("\n", "a", "e", "0"):
+    if log.is_empty:
         reasons.append("it is empty: was the job's standard output kept?")
     elif not log.is_text:
         reasons.append("it is not text")

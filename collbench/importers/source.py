@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from collbench.errors import InputError
-from collbench.importers.clean import clean, is_of_nccl
+from collbench.importers.affix import LINES_LOOKED_AT, Affix, before_all, before_comments, numbering
+from collbench.importers.clean import Piece, clean, is_of_nccl
+from collbench.importers.wrap import unwrapped, width
 
 _GZIP = b"\x1f\x8b"
 _LARGEST_LOG = 4 * 2**30  # bytes, unpacked
 _LARGEST_DOCUMENT = 512 * 2**20
 _BLOCK = 2**20
+_CONTROL = bytes({*range(32)} - set(b"\t\n\r\x0b\x0c\x1b\x08"))
+_WITH_COMMENT = re.compile(rb"^[^\n#]{1,240}#(?=\s)[^\n]{0,240}", re.MULTILINE)
 
 
 class Log:
@@ -25,6 +31,9 @@ class Log:
         self.name = name
         self._bytes = _as_utf8(_unpacked(content, name))
         self._held: dict[str, bool] = {}
+        self._before_all: Affix | None = None
+        self._is_unwrapped = False
+        self._pieces: list[tuple[int, str, str]] | None = None  # of a log that is not large
 
     @classmethod
     def of_text(cls, name: str, text: str) -> Log:
@@ -40,12 +49,17 @@ class Log:
         assert self.digest
         self._bytes = b""
         self.__dict__.pop("_told", None)
+        self._pieces = None
 
     @cached_property
     def _told(self) -> bytes:
-        """What `holds` searches: all of it, but of a large log without the lines of NCCL's that no format reads."""
+        """What `holds` searches: all of it, with web pages' blanks as blanks, but of a large log without the lines of
+        NCCL's that no format reads."""
         if len(self._bytes) <= _BLOCK:
-            return self._bytes
+            told = self._bytes
+            for blank in (b"\xc2\xa0", b"&nbsp;"):
+                told = told.replace(blank, b" ")
+            return told
         kept = [b"NCCL INFO"] if b"NCCL INFO" in self._bytes else []
         for block in self._blocks():
             kept += [
@@ -56,8 +70,13 @@ class Log:
         return b"\n".join(kept)
 
     @property
+    def is_empty(self) -> bool:
+        return not self._bytes or self._bytes.isspace()
+
+    @cached_property
     def is_text(self) -> bool:
-        return b"\x00" not in self._bytes[:_BLOCK]
+        head = self._bytes[:_BLOCK]
+        return len(head.translate(None, _CONTROL)) > 0.95 * len(head)
 
     def holds(self, *marks: str) -> bool:
         """Whether any of these texts stands anywhere in it (searched in the raw text, fast)."""
@@ -79,15 +98,72 @@ class Log:
         A line that several ranks wrote comes in as many pieces, all of its number. without_nccl: lines that are NCCL's
         own from their beginning are left out, fast.
         """
+        if len(self._bytes) > _BLOCK:
+            return self._walk(without_nccl)
+        if self._pieces is None:
+            self._pieces = list(self._walk(without_nccl=False))
+        if without_nccl:
+            return (piece for piece in self._pieces if "NCCL " not in piece[2] or not is_of_nccl(piece[2]))
+        return iter(self._pieces)
+
+    def _walk(self, without_nccl: bool) -> Iterator[tuple[int, str, str]]:
         for number, line in self.raw_lines():
             if without_nccl and "NCCL " in line and is_of_nccl(line):
                 continue
             for part in line.split("\r") if "\r" in line else (line,):
-                for source, text in clean(part):
+                for source, text in self._cleaned(part):
                     yield number, source, text
 
+    def _cleaned(self, line: str) -> list[Piece]:
+        for affix in (self._numbering, self._before_all):
+            if affix is not None and (rest := affix.strip(line)) is not None:
+                line = rest
+        if self._before_comments is None:
+            return clean(line)
+        cleaned = []
+        for piece in clean(line):
+            rest = self._before_comments.strip(piece.text)
+            cleaned += [piece] if rest is None else [Piece(piece.source or own, text) for own, text in clean(rest)]
+        return cleaned
+
+    @cached_property
+    def _numbering(self) -> Affix | None:
+        return numbering(line for _, line in islice(self.raw_lines(), LINES_LOOKED_AT))
+
+    @cached_property
+    def _before_comments(self) -> Affix | None:
+        found = (each[0] for each in _WITH_COMMENT.finditer(self._told) if each[0].lstrip()[:1] != b"#")
+        lines = _decoded(b"\n".join(islice(found, LINES_LOOKED_AT))).split("\n")
+        strip = self._numbering.strip if self._numbering is not None else str
+        return before_comments(piece.text for line in lines for piece in clean(strip(line) or line))
+
+    def prefixes(self) -> list[Affix]:
+        """What nearly all lines begin with. It may be a format's own words: to try where nothing else was found."""
+        if len(self._bytes) > _BLOCK:
+            return []
+        strip = self._numbering.strip if self._numbering is not None else str
+        lines = (line for _, line in self.raw_lines() if "NCCL " not in line)
+        return before_all(strip(line) or line for line in islice(lines, LINES_LOOKED_AT))
+
+    def take_off(self, prefix: Affix) -> None:
+        """From now on."""
+        self._before_all, self._pieces = prefix, None
+
+    def unwrap(self, is_wrapped: bool) -> None:
+        """Put its lines together at its `width` from now on, or no longer."""
+        self._is_unwrapped, self._pieces = is_wrapped, None
+
+    @cached_property
+    def width(self) -> int | None:
+        """The column at which its lines seem to be wrapped."""
+        return width(self._as_kept())
+
     def raw_lines(self) -> Iterator[tuple[int, str]]:
-        """The same lines, decoded but otherwise as they stand."""
+        """The same lines, decoded but otherwise as they stand, put together where they were wrapped."""
+        lines = self._as_kept()
+        return lines if self.width is None or not self._is_unwrapped else unwrapped(lines, self.width)
+
+    def _as_kept(self) -> Iterator[tuple[int, str]]:
         number = 0
         for block in self._blocks():
             for line in _decoded(block).split("\n"):
@@ -99,6 +175,14 @@ class Log:
         if len(self._bytes) > _LARGEST_DOCUMENT:
             raise InputError(f"{self.name}: {len(self._bytes) >> 20} MiB are too large for one JSON document")
         return _decoded(self._bytes)
+
+    def cleaned_text(self) -> str:
+        """As `text`, of the lines without what stands around them, each where it was."""
+        parts, at = [], 1
+        for number, text in self.lines():
+            parts += ["\n" * (number - at), text]
+            at = number
+        return "".join(parts)
 
     def _blocks(self) -> Iterator[bytes]:
         """Whole lines, about a MiB at a time, without the last one's end."""
@@ -170,11 +254,14 @@ def _unpacked(content: bytes, name: str) -> bytes:
 
 
 def _as_utf8(content: bytes) -> bytes:
-    """UTF-16 as UTF-8, told by its mark or by where the NULs stand; all else as it is."""
+    """UTF-16 and UTF-32 as UTF-8, told by their mark or by where the NULs stand; all else without its NULs, which stand
+    where a file has a hole, or where UTF-16 was added to another text."""
     if content.startswith(b"\xef\xbb\xbf"):
         return content[3:]
     encoding = None
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+    if content.startswith((b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff")):
+        encoding = "utf-32"
+    elif content.startswith((b"\xff\xfe", b"\xfe\xff")):
         encoding = "utf-16"
     else:
         head = content[:4096]
@@ -184,7 +271,7 @@ def _as_utf8(content: bytes) -> bytes:
         elif len(head) >= 4 and even.count(0) > 0.4 * len(even) and odd.count(0) < 0.1 * len(odd):
             encoding = "utf-16-be"
     if encoding is None:
-        return content
+        return content.replace(b"\x00", b"") if b"\x00" in content else content
     return content.decode(encoding, errors="replace").encode(errors="replace")
 
 

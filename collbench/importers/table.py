@@ -10,12 +10,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collbench.importers.source import Log
 
-_NUMBER = re.compile(r"[-+]?(\d{1,40})(?:\.(\d{0,40}))?(?:[eE]([-+]?\d{1,3}))?\Z", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(\d{1,40})(?:\.(\d{0,40}))?(?:[eE]([-+]?\d{1,2}))?\Z", re.ASCII)
 
 
 class Printed(NamedTuple):
@@ -25,6 +26,7 @@ class Printed(NamedTuple):
     half_step: float
 
     @staticmethod
+    @lru_cache(maxsize=2**14)
     def read(text: str) -> Printed | None:
         """None for what is no finite number (`N/A`, `nan`, text)."""
         match = _NUMBER.match(text)
@@ -67,13 +69,13 @@ class Row:
 class Table:
     """Rows that one run of a tool printed, and what the log says about that run.
 
-    line: where the table begins.  collective: this program's name.  timing: the contract's regime that the tool's way of
-    timing is.  nodes: as the run record has them ({"host", "ranks", "devices"}).  is_bus_rate_known: False where the
+    line: where the table begins.  collective: this program's name.  timing: the contract's regime that the tool's way
+    of timing is.  nodes: as the run record has them ({"host", "ranks", "devices"}).  is_bus_rate_known: False where the
     tool's bandwidth is not of nccl-tests' definition and was not read.
-    per_rank_name: set where the rows' sizes are one rank's share of what `collective` counts. They are multiplied by the
-    ranks (`per_rank.settle_sizes`); while those are unknown the table goes by this name, which no fit knows.
-    is_point_to_point: its two ranks a pair are in the nature of the test: what the user says of the log's collective and
-    ranks is not of this table.
+    per_rank_name: set where the rows' sizes are one rank's share of what `collective` counts. They are multiplied by
+    the ranks (`per_rank.settle_sizes`); while those are unknown the table goes by this name, which no fit knows.
+    is_point_to_point: its two ranks a pair are in the nature of the test: what the user says of the log's collective
+    and ranks is not of this table.
     inferred: field -> how it was found, for what the log implies but does not say.
     notes: what the user should know about this table (unit conversions, oddities).
     hints: what the log may mean by "collective", "nranks", "nnodes": (value, where it stands), the weaker first; used

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from collbench.collectives import COLLECTIVES, REDOPS
 from collbench.dtypes import DTYPES
 
@@ -57,7 +59,12 @@ def is_uneven(text: object) -> bool:
 def dtype_named(text: object) -> str | None:
     """`float`, `Float`, `BFloat16`, `fp8_e4m3` -> torch's name; None for an unknown one."""
     word = str(text)
-    return _DTYPES.get(_bare(word.removeprefix("torch."))) if len(word) <= _LONGEST_WORD else None
+    return _dtype_of(word) if len(word) <= _LONGEST_WORD else None
+
+
+@lru_cache(maxsize=2**10)
+def _dtype_of(word: str) -> str | None:
+    return _DTYPES.get(_bare(word.removeprefix("torch.")))
 
 
 def redop_named(text: object) -> str | None:

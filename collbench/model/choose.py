@@ -99,6 +99,7 @@ def choose(
             fit.group != group,
             abs(math.log2(fit.nranks / nranks)),
             -fit.nranks,
+            abs(math.log2(fit.nnodes / nnodes)),
             _dtype_distance(fit.dtype, wanted),
             (False, None, True).index(fit.in_place),
             (True, None, False).index(fit.concurrent),
@@ -207,7 +208,8 @@ def _no_such_group(
     fits: Sequence[Fit], collective: str, group: str, nranks: int | None, nnodes: int | None
 ) -> InputError:
     meant = "" if nranks is None or nnodes is None else f" ({counts(nranks, nnodes)})"
-    kind = group if group in GROUP_KINDS else "world"
+    mesh = group.startswith("mesh:")  # mesh:2x8:shard and mesh:2x8:replicate are measured as mesh:2x8
+    kind = ":".join(group.split(":")[:2]) if mesh else group if group in GROUP_KINDS else "world"
     return InputError(
         f"the model has no {collective} on group {group}{meant} nor on one like it; it has the groups "
         f"{_listed(fit.group for fit in fits)} and the collectives {_listed(fit.collective for fit in fits)}: "

@@ -26,7 +26,7 @@ from collbench.model.segments import FittedSegment, fit_segments
 from collbench.model.slowdown import read_overlaps
 from collbench.model.spread import NOISE_FLOOR, held_out_residuals, spread_log
 from collbench.model.store import Model
-from collbench.results import read_results
+from collbench.results_frame import read_results
 
 if TYPE_CHECKING:
     import pandas
@@ -125,6 +125,7 @@ def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
     bus_factor = find_collective(key["collective"]).sent_fraction(key["nranks"])
     busbw_low_GBps, busbw_high_GBps = segments[-1].bandwidth_GBps_interval
     residuals_log = held_out_residuals(sizes, times)
+    steps_log2 = np.diff(np.log2(sizes)) if prior is None else np.zeros(len(sizes) - 1)  # a prior fills the gaps
     n_half_bytes, n_half_interval = reach_bytes(segments, 0.5)
     size_90_bytes, size_90_interval = reach_bytes(segments, 0.9)
     return Fit(
@@ -143,7 +144,7 @@ def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
         error_pct=_error_pct(residuals_log),
         points=pooled.points,
         interval_log=_interval_log(residuals_log, repeats_log),
-        spread_log=tuple(spread_log(residuals_log, repeats_log).tolist()),
+        spread_log=tuple(spread_log(steps_log2, residuals_log, repeats_log).tolist()),
         link_GBps=link_GBps,
         prior=prior,
         notes=(

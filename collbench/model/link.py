@@ -77,7 +77,7 @@ class LinkModel:
         """The (nranks, nnodes) that `time` takes a question to mean; InputError as `time` raises it."""
         check_group(group)
         if nranks is None:
-            raise InputError("link figures do not say how many ranks take part: give their number (nranks)")
+            raise InputError("link figures do not say how many ranks take part: give their number, nranks (--nranks)")
         nranks, nnodes = check_counts(group, nranks, nnodes)
         return nranks, nnodes or 1
 

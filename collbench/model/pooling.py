@@ -5,6 +5,7 @@ The one place where the model meets pandas.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,7 +25,11 @@ _MISSING = "?"  # stands for null while grouping: pandas' own nulls are not equa
 MIN_SIZES = 3  # a line through two points explains anything
 
 OTHER_UNIT = 100.0  # ms for us, or MB/s for GB/s, are a thousand; conventions of algbw differ by less
+JUMP = 300.0  # between repeats, or neighbours in size; stragglers and protocols are less
 LEAST_ALGBW_GBPS = 0.1  # tables round to 0.01
+
+LEAST_US, MOST_US = 1e-6, 1e15  # a picosecond and thirty years: no time of a collective
+MOST_BYTES, MOST_RANKS = 2.0**60, 2.0**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,8 @@ def pool(frame: pandas.DataFrame, where: str, least_sizes: int = MIN_SIZES) -> t
     if frame.empty or missing:
         what = "holds no measurements" if frame.empty else f"has no column {', '.join(missing)}"
         raise InputError(f"{where}{what}: expected measurements as 'collbench run -o' writes them")
+    if twice := sorted({str(name) for name in frame.columns[frame.columns.duplicated()]}):
+        raise InputError(f"{where}has the column {', '.join(twice)} more than once: which of them is meant?")
     table, notes = _usable(_normalised(frame), where)
     curves, small = [], []
     for key, rows in _by_key(table):
@@ -101,9 +108,18 @@ def _normalised(frame: pandas.DataFrame) -> pandas.DataFrame:
     table["nranks"] = table["nranks"].fillna(pandas.Series(named, index=table.index, dtype=float))
     table["group"] = table["group"].where(table["group"].notna(), "world")
     table["group_ranks"] = [tuple(ranks) if isinstance(ranks, (list, tuple)) else () for ranks in table["group_ranks"]]
-    for name in ("backend", "dtype", "in_place", "concurrent", "redop", "mode"):
+    for name in ("backend", "dtype", "in_place", "concurrent", "redop", "mode", "timing"):
         table[name] = table[name].where(table[name].notna(), _MISSING)
+    for name in ("group", "backend", "dtype", "redop", "mode"):
+        table[name] = table[name].map({value: str(value) for value in table[name].unique()})
+    for name in ("in_place", "concurrent"):
+        table[name] = table[name].map({value: _flag(value) for value in table[name].unique()})
     return table
+
+
+def _flag(value: object) -> object:
+    """True, False or _MISSING; None for what is none of them."""
+    return value if value == _MISSING else {True: True, False: False}.get(value)  # type: ignore[call-overload]
 
 
 def _known(table: pandas.DataFrame) -> Iterator[tuple[object, Collective | None]]:
@@ -119,10 +135,16 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
         f"not a collective of this version ({', '.join(sorted(set(map(str, table['named'][unknown]))))})": unknown,
         f"measured in another way ({', '.join(sorted(set(table['mode']) - {mode, _MISSING}))})": table["mode"] != mode,
         "wrong data": table["wrong"] > 0,
+        "timing is neither isolated nor pipelined": ~table["timing"].isin(["isolated", "pipelined"]),
+        "in_place or concurrent is neither true nor false": table["in_place"].isna() | table["concurrent"].isna(),
         "no rank count": table["nranks"].isna(),
-        "one rank only": table["nranks"] <= 1,
-        "size 0": ~(table["size_bytes"] > 0),
+        "one rank only": table["nranks"] == 1,
+        "ranks or nodes are no whole number above zero": ~_whole(table["nranks"], MOST_RANKS)
+        | ~(_whole(table["nnodes"], MOST_RANKS) | table["nnodes"].isna()),
+        "size 0": table["size_bytes"] == 0,
+        "size is no whole number of bytes": ~_whole(table["size_bytes"], MOST_BYTES),
         "no time above zero": ~((table["time_us"] > 0) & np.isfinite(table["time_us"])),
+        "no possible time": ~table["time_us"].between(LEAST_US, MOST_US),
         "more nodes than ranks": table["nnodes"] > table["nranks"],
         "time and algbw contradict each other (another unit?)": _in_other_units(table),
     }
@@ -145,8 +167,8 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
         notes.append(f"{int(table['nnodes'].isna().sum())} measurements do not say their nodes: taken as one node")
     if contradictory := int(_contradictory(table).sum()):
         notes.append(
-            f"{contradictory} measurements contradict themselves: intra is one node, inter one rank a node; "
-            "taken at their nranks and nnodes"
+            f"{contradictory} measurements contradict themselves: intra is one node, inter one rank a node, "
+            "group_ranks are nranks ranks; taken at their nranks and nnodes"
         )
     table["nnodes"] = table["nnodes"].fillna(1).astype(int)
     table["nranks"] = table["nranks"].astype(int)
@@ -155,16 +177,29 @@ def _usable(table: pandas.DataFrame, where: str) -> tuple[pandas.DataFrame, list
 
 
 def _contradictory(table: pandas.DataFrame) -> pandas.Series:
-    """An intra group on several nodes, an inter group with two ranks on one."""
+    """An intra group on several nodes, an inter group with two ranks on one, a list of other ranks than there are."""
     inside = (table["group"] == "intra") & (table["nnodes"] > 1)
-    return inside | ((table["group"] == "inter") & table["nnodes"].notna() & (table["nnodes"] != table["nranks"]))
+    across = (table["group"] == "inter") & table["nnodes"].notna() & (table["nnodes"] != table["nranks"])
+    listed = table["group_ranks"].map(len)
+    return inside | across | ((listed > 0) & (listed != table["nranks"]))
+
+
+def _whole(values: pandas.Series, most: float) -> pandas.Series:
+    """Where there is a whole number from 1 to `most`."""
+    return values.between(1, most) & (values == np.floor(values))
 
 
 def _in_other_units(table: pandas.DataFrame) -> pandas.Series:
-    """Where a bandwidth that is not lost in rounding is more than a factor of OTHER_UNIT from size / time."""
+    """Where a bandwidth that is not lost in rounding is more than a factor of OTHER_UNIT from size / time; all of a
+    curve where most of those of it are, for its small sizes are in that unit too."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = table["algbw_GBps"] * 1e3 * table["time_us"] / table["size_bytes"]
-    return (table["algbw_GBps"] >= LEAST_ALGBW_GBPS) & ((ratio > OTHER_UNIT) | (ratio < 1 / OTHER_UNIT))
+    told = table["algbw_GBps"] >= LEAST_ALGBW_GBPS
+    other = told & ((ratio > OTHER_UNIT) | (ratio < 1 / OTHER_UNIT))
+    if not other.any():
+        return other
+    share = other.astype(float).where(told).groupby([table[name] for name in KEY], dropna=False).transform("mean")
+    return other | (share > 0.5)
 
 
 def _by_key(table: pandas.DataFrame) -> Iterator[tuple[dict[str, object], pandas.DataFrame]]:
@@ -193,7 +228,9 @@ def _pooled(key: dict[str, object], rows: pandas.DataFrame) -> Pooled:
     medians = rows.groupby(["size_bytes", "group_ranks"], sort=True)["time_us"].median()
     curve = medians.groupby(level="size_bytes").max()
     own_median = rows.groupby(["size_bytes", "group_ranks"], sort=False)["time_us"].transform("median")
-    logs = np.log(rows["time_us"] / own_median).groupby(rows["size_bytes"])
+    ratios = np.log(rows["time_us"] / own_median)
+    logs = ratios.groupby(rows["size_bytes"])
+    notes += _jumps(curve, rows["size_bytes"][ratios.abs() > math.log(JUMP)])
     return Pooled(
         key={name: value.item() if isinstance(value, np.generic) else value for name, value in key.items()},
         sizes_bytes=curve.index.to_numpy(dtype=float),
@@ -203,6 +240,18 @@ def _pooled(key: dict[str, object], rows: pandas.DataFrame) -> Pooled:
         groups={} if str(key["group"]).startswith("pairs") else _groups(medians),  # `show --matrix` compares pairs
         notes=tuple(notes),
     )
+
+
+def _jumps(curve: pandas.Series, torn: pandas.Series) -> list[str]:
+    """Times that no one unit explains: more than JUMP from the size before, or (`torn`: their sizes) from repeats."""
+    sizes, times = curve.index.to_numpy(dtype=float), curve.to_numpy(dtype=float)
+    rises = times[1:] * sizes[:-1] > JUMP * times[:-1] * sizes[1:]
+    falls = JUMP * times[1:] < times[:-1]
+    places = sorted({*torn.astype(float), *sizes[1:][rises | falls]})
+    if not places:
+        return []
+    listed = ", ".join(map(format_size, places[:4])) + " …" * (len(places) > 4)
+    return [f"times at {listed} are more than {JUMP:g}× from their repeats or the size before: are all in us?"]
 
 
 def _groups(medians: pandas.Series) -> dict[tuple[int, ...], dict[float, float]]:
@@ -232,7 +281,8 @@ def _stable(rows: pandas.DataFrame) -> tuple[pandas.DataFrame, list[str]]:
     calm = pandas.Series(~unstable, index=rows.index).groupby([rows["size_bytes"], rows["group_ranks"]])
     left_out = unstable & calm.transform("any").to_numpy(dtype=bool)
     sizes = ", ".join(map(format_size, sorted(rows["size_bytes"][unstable & ~left_out].unique())))
-    notes = [f"{int(left_out.sum())} unstable measurements left out"] if left_out.any() else []
+    count = int(left_out.sum())
+    notes = [f"{count} unstable measurement{'s' * (count > 1)} left out"] if count else []
     if sizes:
         notes.append(f"measured unstable only: {sizes}")
     return rows[~left_out], notes

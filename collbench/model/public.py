@@ -30,6 +30,11 @@ def _by_numbers(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
 
+def is_public(name: str) -> bool:
+    """Whether a model of this name comes with collbench."""
+    return any((home / f"{name}.json").is_file() for home in _HOMES)
+
+
 def model_file(path: str | os.PathLike[str]) -> Path:
     """The file of a model: of a public one for `public:NAME`, else the path itself.
 

@@ -70,13 +70,14 @@ class Reading:
             guessed = np.any(self.curve.is_outside(at))
             return [f"not measured: a prior's figure, corrected by {near}"] if guessed else []
         first, last = self.curve.sizes_bytes[0], self.curve.sizes_bytes[-1]
+        here = "" if self.measured else " when scaled to these ranks"
         notes = []
         if np.any(at < first):
             further = _far(bool(np.any(FAR * at < first)), "smaller")
-            notes.append(f"below the smallest measured size, {format_size(first)}{further}: extrapolated")
+            notes.append(f"below the smallest measured size, {format_size(first)}{here}{further}: extrapolated")
         if np.any(at > last):
             further = _far(bool(np.any(at > FAR * last)), "larger")
-            largest = format_size(last)
+            largest = format_size(last) + here
             notes.append(f"beyond the largest measured size, {largest}{further}: extrapolated from the last points")
         return notes
 
@@ -104,11 +105,15 @@ def scaled_reading(choice: Choice, law: Scaling, fits: Sequence[Fit]) -> Reading
         f"{counts(choice.nranks, choice.nnodes)} not measured: scaled by the {law.algorithm} law "
         f"from {counts(fit.nranks, fit.nnodes)}"
     )
-    further = ", more than 4× outside the measured counts: measure more" if is_far(members, choice.nranks) else ""
+    further = (
+        ", more than 4× outside the measured counts: measure more"
+        if is_far(members, choice.nranks, choice.nnodes)
+        else ""
+    )
     return Reading(
         curve=curve,
         measured=False,
-        extra_log=count_spread_log(law, members, choice.nranks, other_network=choice.other_network),
+        extra_log=count_spread_log(law, members, choice.nranks, choice.nnodes, other_network=choice.other_network),
         latency_us=fit.alpha_us * float(curve.times_us[0] / fit.measured.times_us[0]),
         least_us_per_byte=_least_us_per_byte(fit, choice.nranks),
         backend=fit.backend,

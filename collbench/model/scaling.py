@@ -18,7 +18,7 @@ the ranks for all_gather and all_to_all, where the others are off by up to a fac
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,7 @@ OFFSETS = (0.0, *(2.0 ** (step / 4) for step in range(-8, 25)))
 PIPELINED, ONE_LINE = 3.0, 1.0  # k
 
 MUCH_BETTER = 0.7  # of the usual law's error, for another one to take its place
+BETTER = 0.85  # of the error of the laws that fit nothing, for a tree of fitted depth to be believed
 GOOD_ENOUGH = 0.01  # a mean error that no other law needs to better
 
 # Half of a 90 % interval per doubling of the ranks where nothing was held out, and the least it may be.
@@ -53,23 +54,23 @@ LEAST_DEPTH = 0.25
 def fit_law(family: Sequence[Fit]) -> Scaling:
     """The law of fits that differ in their counts (and in place or alone) only, all over one kind of links.
 
-    The largest count is predicted from the one below it by every law; the usual one of the collective is kept unless
-    another is much nearer. With one count it is the usual one, as sure as usual.
+    The largest count is predicted from every smaller one by every law; the usual one of the collective is kept unless
+    another is much nearer, and a tree of fitted depth, which bends to noise, must be nearer than all the laws that
+    fit nothing. With one count it is the usual one, as sure as usual.
     """
     largest = max(family, key=lambda fit: (fit.nranks, not fit.in_place, fit.concurrent is not False))
     members = like_it(largest, family)
     usual = _usual_law(largest)
     chosen, spread_log, error_pct = usual, USUAL_SPREAD[usual.algorithm], UNKNOWN_ERROR
     if len(members) > 1:
-        smaller = members[-2]
-        errors = {law: np.abs(_residuals(law, smaller, largest)) for law in _candidates(usual)}
-        means = {law: float(np.mean(error)) for law, error in errors.items()}
-        best = min(means, key=lambda law: means[law])
-        if means[usual] > GOOD_ENOUGH and means[best] < MUCH_BETTER * means[usual]:
-            chosen = best
-        median = float(np.median(errors[chosen]))
-        p90 = float(np.quantile(errors[chosen], 0.9))
-        spread_log = max(p90 / math.log2(largest.nranks / smaller.nranks), LEAST_SPREAD)
+        smaller = members[:-1]
+        doublings = np.array([math.log2(largest.nranks / fit.nranks) for fit in smaller])
+        errors = {law: [np.abs(_residuals(law, fit, largest)) for fit in smaller] for law in _candidates(usual)}
+        means = {law: np.array([np.mean(error) for error in each]) for law, each in errors.items()}
+        chosen = _chosen(usual, {law: float(np.mean(each / doublings)) for law, each in means.items()})
+        p90s = np.array([np.quantile(error, 0.9) for error in errors[chosen]])
+        spread_log = max(float(np.max(p90s / doublings)), LEAST_SPREAD)
+        median, p90 = float(np.median(errors[chosen][-1])), float(p90s[-1])
         error_pct = HeldOutError(median=100 * math.expm1(median), p90=100 * math.expm1(p90), held_out=True)
     return Scaling(
         collective=largest.collective,
@@ -87,6 +88,16 @@ def fit_law(family: Sequence[Fit]) -> Scaling:
         spread_log=spread_log,
         error_pct=error_pct,
     )
+
+
+def _chosen(usual: Rule, errors: Mapping[Rule, float]) -> Rule:
+    """The law that these mean errors per doubling speak for."""
+    plain = {law: error for law, error in errors.items() if law == usual or law.algorithm != "tree"}
+    best = min(plain, key=lambda law: plain[law])
+    fitted = min(errors, key=lambda law: errors[law])
+    if errors[fitted] < BETTER * errors[best]:
+        best = fitted
+    return best if errors[usual] > GOOD_ENOUGH and errors[best] < MUCH_BETTER * errors[usual] else usual
 
 
 def like_it(fit: Fit, fits: Sequence[Fit]) -> list[Fit]:
@@ -115,17 +126,20 @@ def scaled_curve(law: Scaling, members: Sequence[Fit], nranks: int, nnodes: int)
     return _blend(_scaled(rule, low, nranks, nnodes), _scaled(rule, high, nranks, nnodes), share)
 
 
-def count_spread_log(law: Scaling, members: Sequence[Fit], nranks: int, *, other_network: bool) -> float:
-    """Half of a 90 % interval, in log units, for the way from the nearest measured count."""
-    doublings = min(abs(math.log2(nranks / fit.nranks)) for fit in members)
+def count_spread_log(law: Scaling, members: Sequence[Fit], nranks: int, nnodes: int, *, other_network: bool) -> float:
+    """Half of a 90 % interval, in log units, for the way from the nearest measured counts: the doublings of the ranks
+    or of the nodes, whichever are more."""
+    doublings = min(max(abs(math.log2(nranks / fit.nranks)), abs(math.log2(nnodes / fit.nnodes))) for fit in members)
     per_doubling = USUAL_SPREAD[law.algorithm] if law.spread_log is None else law.spread_log
     return per_doubling * doublings + (OTHER_NETWORK if other_network else 0.0)
 
 
-def is_far(members: Sequence[Fit], nranks: int) -> bool:
-    """Whether a count is more than FAR_COUNT times outside the measured ones."""
-    measured = [fit.nranks for fit in members]
-    return nranks > FAR_COUNT * max(measured) or FAR_COUNT * nranks < min(measured)
+def is_far(members: Sequence[Fit], nranks: int, nnodes: int) -> bool:
+    """Whether a count of ranks or of nodes is more than FAR_COUNT times outside the measured ones."""
+    asked_and_measured = ((nranks, [fit.nranks for fit in members]), (nnodes, [fit.nnodes for fit in members]))
+    return any(
+        asked > FAR_COUNT * max(measured) or FAR_COUNT * asked < min(measured) for asked, measured in asked_and_measured
+    )
 
 
 @dataclass(frozen=True, slots=True)

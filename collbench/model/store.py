@@ -28,7 +28,7 @@ from collbench.model.document import (
 )
 from collbench.model.estimate import OPEN_KINDS, Estimate, check_counts, check_group, check_sizes, nothing_to_send
 from collbench.model.laws import Fit, Scaling, counts, network_of
-from collbench.model.public import model_file
+from collbench.model.public import PREFIX, is_public, model_file
 from collbench.model.reading import Reading, measured_reading, scaled_reading, two_level_reading
 from collbench.model.slowdown import Overlap, Slowdown, find_slowdown
 
@@ -168,7 +168,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         text = model_file(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}): expected a {SCHEMA} file") from None
+        named = f" (did you mean {PREFIX}{path}?)" if is_public(os.fspath(path)) else ""
+        raise InputError(f"{path}: cannot be read ({error.strerror}): expected a {SCHEMA} file{named}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: not a {SCHEMA} file: it holds no text") from None
     if not text.strip():
@@ -176,6 +177,8 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         document = json.loads(text)
     except json.JSONDecodeError as error:
+        if text.startswith('{"kind":"run"'):
+            raise InputError(f"{path}: is a results file: make a model of it with 'collbench fit -o'") from None
         raise InputError(f"{path}:{error.lineno}: not JSON ({error.msg}): expected a {SCHEMA} file") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}): expected a {SCHEMA} file") from None

@@ -113,6 +113,11 @@ def test_passes_go_on_from_one_another_and_are_tables_of_their_own(collbench, tm
     assert [line.split()[2] for line in together if " world " in line] == ["broadcast", "broadcast"]
 
 
+def test_contention_of_one_group_is_nothing_to_compare(collbench, tmp_path):
+    done, _ = run(collbench, tmp_path / "r.jsonl", *ONE_SIZE, "--collective", "all_reduce", "--contention")
+    assert "contention: no kind of group has two groups here: nothing to compare" in done.stdout
+
+
 def test_together_and_alone_in_one_launch_and_what_it_costs(collbench, tmp_path):
     arguments = ["--nproc", "4", "--collective", "all_reduce", "--group", "world,mesh:2x2:shard", "--contention"]
     done, results = run(collbench, tmp_path / "r.jsonl", *ONE_SIZE, *arguments)

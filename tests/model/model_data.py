@@ -24,7 +24,7 @@ def row(size_bytes: int, time_us: float, **changes: Any) -> dict[str, Any]:
         "run_id": "r1",
         "collective": "all_reduce",
         "group": "world",
-        "group_ranks": [0, 1, 2, 3, 4, 5, 6, 7],
+        "group_ranks": list(range(changes.get("nranks") or 8)),
         "nranks": 8,
         "nnodes": 2,
         "dtype": "float32",

@@ -102,3 +102,28 @@ def test_counts_that_contradict_each_other_are_said() -> None:
     assert model.notes == ("28 of 56 measurements not used: more nodes than ranks",)
     model = fit_results(frame(rows(group="intra", nranks=4, nnodes=2)))
     assert model.notes[0].startswith("28 measurements contradict themselves: intra is one node")
+    model = fit_results(frame(rows(nranks=16, group_ranks=[*range(8)])))
+    assert model.notes[0].startswith("28 measurements contradict themselves") and only(model).nranks == 16
+
+
+def test_a_curve_in_another_unit_is_left_out_with_its_small_sizes() -> None:
+    """Where a table rounds bandwidths away nothing shows the unit, and the rest of the curve does."""
+    records = [record | {"algbw_GBps": round(record["size_bytes"] / record["time_us"] / 1e3, 2)} for record in rows()]
+    in_ms = [record | {"collective": "broadcast", "time_us": record["time_us"] / 1e3} for record in records]
+    model = fit_results(frame(records, in_ms))
+    assert only(model).collective == "all_reduce"
+    assert model.notes == ("28 of 56 measurements not used: time and algbw contradict each other (another unit?)",)
+
+
+def test_units_that_change_within_a_curve_are_asked_about() -> None:
+    def in_ms(records: list[dict], one_of: int) -> list[dict]:
+        return [
+            record | {"time_us": record["time_us"] / (1e3 if number % one_of == 0 else 1)}
+            for number, record in enumerate(records)
+        ]
+
+    question = "more than 300× from their repeats or the size before: are all in us?"
+    for records in (in_ms(rows(), 2), rows()[:14] + in_ms(rows()[14:], 1), rows() + in_ms(rows(), 1)):
+        assert any(question in note for note in only(fit_results(frame(records))).notes)
+    protocols = line_us(SIZES, 20, 25) * np.where(SIZES < 2**16, 1, 30)
+    assert not any(question in note for note in only(fit_results(frame(sweep(protocols)))).notes)

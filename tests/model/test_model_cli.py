@@ -167,7 +167,7 @@ def test_the_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) ->
     [
         (LINK[:-2], "neither --model nor --bandwidth"),
         ([*LINK, "--model", "m.json"], "--model and --bandwidth exclude each other"),
-        (["estimate", "all_reduce", "--size", "1M", "--bandwidth", "25"], "nranks"),
+        (["estimate", "all_reduce", "--size", "1M", "--bandwidth", "25"], "--nranks"),
         (["estimate", "all_redcue", *LINK[2:]], "did you mean all_reduce"),
         ([*LINK, "--group", "wrold"], "did you mean world"),
         ([*LINK, "--nranks", "0"], "0 ranks"),
@@ -181,10 +181,19 @@ def test_the_table_for_people(model: str, capsys: pytest.CaptureFixture[str]) ->
         ([*LINK, "--dtype", "float33"], "unknown datatype"),
         ([*LINK, "--timing", "fast"], "invalid choice"),
         ([*LINK[:-2], "--model", "missing.json"], "missing.json: cannot be read"),
+        ([*LINK[:-2], "--model", "h100-8x10-ib"], "did you mean public:h100-8x10-ib?"),
     ],
 )
 def test_bad_questions_are_one_line_and_exit_2(argv: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert says in refusal(capsys, *argv)
+
+
+def test_results_in_place_of_a_model_are_told_from_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = tmp_path / "r.jsonl"
+    results.write_text('{"kind":"run","schema":"collbench.results/1"}\n{"kind":"measurement"}\n')
+    assert "is a results file: make a model of it with 'collbench fit" in refusal(
+        capsys, "estimate", "all_reduce", "--size", "1M", "--model", str(results)
+    )
 
 
 def test_help_explains_the_two_bandwidths(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from model_data import SIZES, frame, line_us, noisy, row, rows, write_results
 
 from collbench.errors import InputError
 from collbench.model.fit import fit_results
 from collbench.model.laws import Fit
+from collbench.model.store import load_model
 
 
 def only(fits: tuple[Fit, ...]) -> Fit:
@@ -98,6 +100,40 @@ def test_rows_that_say_nothing_are_left_out_and_counted() -> None:
     assert "wrong data" in model.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("size_bytes", -8, "size is no whole number of bytes"),
+        ("size_bytes", 0.5, "size is no whole number of bytes"),
+        ("size_bytes", math.inf, "size is no whole number of bytes"),
+        ("size_bytes", 2**64, "size is no whole number of bytes"),
+        ("time_us", 1e-300, "no possible time"),
+        ("time_us", 1e300, "no possible time"),
+        ("nranks", 2.5, "ranks or nodes are no whole number above zero"),
+        ("nranks", math.inf, "ranks or nodes are no whole number above zero"),
+        ("nnodes", 0, "ranks or nodes are no whole number above zero"),
+        ("timing", None, "timing is neither isolated nor pipelined"),
+        ("timing", "both", "timing is neither isolated nor pipelined"),
+        ("in_place", "yes", "in_place or concurrent is neither true nor false"),
+        ("concurrent", 5, "in_place or concurrent is neither true nor false"),
+    ],
+)
+def test_values_that_cannot_be_are_left_out_and_named(name: str, value: object, reason: str) -> None:
+    bad = [record | {name: value} for record in rows()]
+    model = fit_results(frame(rows(), bad[:1]))
+    assert only(model.fits).points == 28
+    assert model.notes == (f"1 of 29 measurements not used: {reason}",)
+    with pytest.raises(InputError, match=f"nothing to fit.*{reason}"):
+        fit_results(frame(bad))
+
+
+def test_words_of_other_types_are_words_in_the_model_file(tmp_path: Path) -> None:
+    model = fit_results(frame(rows(dtype=5, group=3, backend=7, in_place=0)))
+    model.save(tmp_path / "model.json")
+    fit = only(load_model(tmp_path / "model.json").fits)
+    assert (fit.dtype, fit.group, fit.backend, fit.in_place) == ("5", "3", "7", False)
+
+
 def test_a_small_key_is_left_out_with_a_note() -> None:
     model = fit_results(frame(rows(), rows(SIZES[:2], collective="broadcast")))
     assert only(model.fits).collective == "all_reduce"
@@ -131,6 +167,16 @@ def test_few_sizes_have_no_held_out_error_and_a_wide_interval() -> None:
     assert (fit.error_pct.median, fit.error_pct.p90, fit.error_pct.held_out) == (None, None, False)
     assert fit.interval_log == (-0.2, 0.2)
     assert only(fit_results(frame(rows(SIZES[::5]))).fits).error_pct.held_out
+
+
+def test_with_few_sizes_the_interval_grows_with_the_step_between_them() -> None:
+    near, far, uneven = (
+        only(fit_results(frame(rows(np.array(sizes)))).fits).spread_log
+        for sizes in ([8, 16, 32], [8, 2**9, 2**15], [8, 16, 2**10])
+    )
+    assert near == pytest.approx([0.2] * 3)
+    assert far == pytest.approx([0.45] * 3)
+    assert uneven == pytest.approx([0.2, 0.45, 0.45])
 
 
 def test_noise_of_repeats_widens_the_interval() -> None:
@@ -225,6 +271,12 @@ def test_refusals_name_the_file(tmp_path: Path) -> None:
 def test_a_frame_without_the_needed_columns_is_refused() -> None:
     with pytest.raises(InputError, match="has no column time_us"):
         fit_results(frame(rows()).drop(columns="time_us"))
+
+
+def test_a_frame_with_a_column_twice_is_refused() -> None:
+    table = frame(rows())
+    with pytest.raises(InputError, match="has the column time_us more than once"):
+        fit_results(pandas.concat([table, table[["time_us"]]], axis=1))
 
 
 def test_a_file_named_twice_is_fitted_once(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_one_rank_moves_nothing() -> None:
 @pytest.mark.parametrize(
     ("question", "says"),
     [
-        ({}, "number \\(nranks\\)"),
+        ({}, "--nranks"),
         ({"nranks": 0}, "0 ranks"),
         ({"nranks": -2}, "-2 ranks"),
         ({"nranks": 2, "nnodes": 3}, "2 ranks cannot be on 3 nodes"),

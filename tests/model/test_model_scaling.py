@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from model_data import SIZES, frame, row, rows
+from model_data import SIZES, frame, noisy, row, rows
 
 from collbench.errors import InputError
 from collbench.model.fit import fit_results
@@ -73,6 +74,38 @@ def test_the_law_that_holds_is_found_and_answers_for_eight_times_the_ranks(
     assert np.all(answer.extrapolated)
     note = f"128 ranks on 128 nodes not measured: scaled by the {algorithm} law from 16 ranks on 16 nodes"
     assert answer.notes[0] == note + ", more than 4× outside the measured counts: measure more"
+
+
+@pytest.mark.parametrize(("algorithm", "law"), [("ring", ring(2)), ("constant", constant)])
+def test_noise_does_not_make_a_tree_of_another_law(algorithm: str, law: Law) -> None:
+    """From 2 nodes to 4 a tree of the right depth doubles as a ring does, and with its depth free it bends to noise."""
+    for seed in range(5):
+        records = measured(law, [2, 4], "all_reduce")
+        times = noisy(np.array([record["time_us"] for record in records]), 0.05, seed)
+        noisily = [record | {"time_us": time_us} for record, time_us in zip(records, times.tolist(), strict=True)]
+        model = fit_results(frame(noisily))
+        answer = model.time("all_reduce", np.array([8.0, 1e5, 1e9]), nranks=32, nnodes=32)
+        assert answer.time_us == pytest.approx(law(32, np.array([8.0, 1e5, 1e9])), rel=0.4), (algorithm, seed)
+
+
+def test_every_smaller_count_speaks_for_the_law_and_its_certainty() -> None:
+    """The two largest counts alone agree with held bandwidth; the smallest says that it does not go on so."""
+    stepped: Law = lambda n, sizes: constant(n, sizes) * (3 if n == 2 else 1)  # noqa: E731
+    all_of_them = fit_results(frame(measured(stepped, [2, 8, 16], "all_reduce")))
+    without = fit_results(frame(measured(stepped, [8, 16], "all_reduce")))
+    assert law_of(all_of_them).spread_log > 2 * law_of(without).spread_log  # type: ignore[operator]
+
+
+def test_other_nodes_for_as_many_ranks_cost_certainty_and_are_warned_of() -> None:
+    model = fit_results(frame(rows(nranks=32, nnodes=4), rows(nranks=64, nnodes=8)))
+    widths = []
+    for nnodes in (8, 16, 32):
+        answer = model.time("all_reduce", 1e6, nranks=64, nnodes=nnodes)
+        widths.append(math.log(answer.high_us / answer.low_us))  # type: ignore[arg-type, operator]
+    assert widths[0] < widths[1] < widths[2]
+    far, near = (model.time("all_reduce", 1e6, nranks=128, nnodes=nnodes) for nnodes in (64, 16))
+    assert "more than 4× outside the measured counts" in far.notes[0]
+    assert "more than 4×" not in near.notes[0]
 
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_to_all"])

@@ -77,7 +77,8 @@ def test_the_ends_join_the_curve_and_carry_on_along_the_line() -> None:
     assert inside.notes == ()
     assert "beyond the largest measured size, 8 MiB:" in beyond.notes[0]
     assert "more than 4×: measure larger sizes" in far.notes[0]
-    assert "below the smallest measured size, 256 B" in model.time("all_reduce", 8).notes[0]
+    assert "below the smallest measured size, 256 B, by" in model.time("all_reduce", 8).notes[0]
+    assert "to these ranks" in model.time("all_reduce", 2**30, nranks=64, nnodes=16).notes[-1]
 
 
 def test_an_interval_widens_with_every_doubling_outside(noisy_model: Model) -> None:
@@ -204,7 +205,10 @@ def test_a_one_node_world_stands_in_for_intra() -> None:
     [
         ({"collective": "all_gather", "group": "inter"}, "no all_gather_into_tensor on group inter .*--group inter"),
         ({"collective": "broadcast"}, "no broadcast, only all_gather_into_tensor, all_reduce: measure it with"),
-        ({"collective": "all_gather", "group": "mesh:2x4", "nranks": 2, "nnodes": 2}, "nor on one like it"),
+        (
+            {"collective": "all_gather", "group": "mesh:2x4", "nranks": 2, "nnodes": 2},
+            "nor on one like it.*--group mesh:2x4'",
+        ),
         ({"group": "wrold"}, "did you mean world"),
         ({"nranks": 2, "nnodes": 4}, "2 ranks cannot be on 4 nodes"),
         ({"nranks": 0}, "0 ranks"),
