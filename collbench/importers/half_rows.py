@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from collbench.importers.json_text import integer, number
+from collbench.importers.json_text import integer, number, shown
 from collbench.importers.table import Row, Table
 from collbench.importers.words import collective_named, dtype_named, is_uneven, redop_named
 
@@ -59,9 +59,9 @@ def half_row(values: Mapping[str, Any], line: int) -> Row | str:
     """The row, or the reason why it is none. values: by name in lower case, numbers as their text."""
     size, time_us = integer(values.get("size")), number(values.get("time"))
     if size is None:
-        return f"its size is {_shown(values.get('size'))}, no number of bytes"
+        return f"its size is {shown(values.get('size'))}, no number of bytes"
     if time_us is None or time_us.value <= 0:
-        return f"it took {_shown(values.get('time'))} us, which is no time"
+        return f"it took {shown(values.get('time'))} us, which is no time"
     wrong, root, side = number(values.get("wrong")), integer(values.get("root")), integer(values.get("inplace"))
     more: dict[str, Any] = {"mode": "uneven"} if is_uneven(values.get("name", values.get("collective"))) else {}
     if (cycle := integer(values.get("numcycle"))) is not None:
@@ -82,7 +82,3 @@ def half_row(values: Mapping[str, Any], line: int) -> Row | str:
         busbw_GBps=number(values.get("busbw")),
         more=more,
     )
-
-
-def _shown(value: Any) -> str:
-    return repr(str(value))[:40]

@@ -147,6 +147,11 @@ class Lines:
         return self._line
 
 
+def shown(value: Any) -> str:
+    """A value for a message, in few words."""
+    return repr(str(value))[:40]
+
+
 def number(value: Any) -> Printed | None:
     """A finite number, be it one of JSON or the text of one; None for all else."""
     return Printed.read(value.strip()) if isinstance(value, str) and len(value) <= 64 else None

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from collbench.collectives import COLLECTIVES
-from collbench.importers.json_text import Lines, Walk, integer, number, text_of, time_us_of, with_json_numbers
+from collbench.importers.json_text import Lines, Walk, integer, number, shown, text_of, time_us_of, with_json_numbers
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Refusal, Row, Table
 from collbench.importers.words import collective_named, dtype_named, is_uneven, redop_named
@@ -256,7 +256,7 @@ def _rows(result: dict[str, Any], line: int, origin: _Origin | None, config: dic
     """The two halves of a result, each a row or the reason why it is none."""
     size = integer(result.get("size"))
     if size is None:
-        yield f"its size is {_shown(result.get('size'))}, no number of bytes"
+        yield f"its size is {shown(result.get('size'))}, no number of bytes"
         return
     collective = COLLECTIVES[origin.collective] if origin else None
     for index, side in enumerate(_SIDES):
@@ -264,11 +264,11 @@ def _rows(result: dict[str, Any], line: int, origin: _Origin | None, config: dic
         if half is None:
             continue  # rccl-tests -O leaves one out
         if not isinstance(half, dict):
-            yield f"{side} is {_shown(half)}, no result"
+            yield f"{side} is {shown(half)}, no result"
         elif "time" not in half and "cpu_time" in half:
             yield f"{side} has the CPU's time alone (-C): how long it takes to start the operation, not to do it"
         elif (time_us := time_us_of(half.get("time"))) is None or time_us.value <= 0:
-            yield f"{side} took {_shown(half.get('time'))} us, which is no time"
+            yield f"{side} took {shown(half.get('time'))} us, which is no time"
         else:
             wrong, root = number(half.get("nwrong")), number(result.get("root"))
             own: dict[str, Any] = _modes(config)
@@ -289,10 +289,6 @@ def _rows(result: dict[str, Any], line: int, origin: _Origin | None, config: dic
                 busbw_GBps=number(half.get("bus_bw")),
                 more=_more(result, side, config) | own,
             )
-
-
-def _shown(value: Any) -> str:
-    return repr(str(value))[:40]
 
 
 def _more(result: dict[str, Any], side: str, config: dict[str, Any]) -> dict[str, Any]:

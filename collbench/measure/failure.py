@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from collbench.errors import EXIT_INTERRUPTED, EXIT_JOB, CollbenchError
+from collbench.measure.names import few
 from collbench.measure.process import ENDED_BY_LAUNCHER, Terminated, Verdict, begin_to_end, received
 
 _REPORT_WAIT_S = 1.0  # for the living ranks to say that they live; less than the grace after a signal
 _STORE_WAIT_S = 1.0  # for the store itself to answer
-_MOST_NAMES = 8
 # What a rank reports: one of these, or these before its reason.
 _OWN, _LOST, _SIGNAL = "own ", "lost", "signal"
 
@@ -82,9 +82,7 @@ def explain(error: BaseException, rank: int, hosts: list[str], store: Any) -> Ve
 
 
 def _names(ranks: list[int], hosts: list[str]) -> str:
-    names = [f"rank {rank} (host {hosts[rank]})" for rank in ranks[:_MOST_NAMES]]
-    more = len(ranks) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return few(f"rank {rank} (host {hosts[rank]})" for rank in ranks)
 
 
 def _in_time(ask: Callable[[], _Answer]) -> _Answer | None:

@@ -21,9 +21,10 @@ from collbench.measure.control import Control
 from collbench.measure.device import Device, default_backend, open_device
 from collbench.measure.failure import explain, first_line
 from collbench.measure.groups import Group, form_kind
+from collbench.measure.meeting_place import NotMet, speaks_for_host
 from collbench.measure.names import spans
 from collbench.measure.preflight import Told, everyones, this_rank
-from collbench.measure.rendezvous import JOIN_TIMEOUT_S, Meeting, NotMet, arrive, machine, meet, speaks_for_host
+from collbench.measure.rendezvous import JOIN_TIMEOUT_S, Meeting, arrive, machine, meet
 from collbench.topology import Groups, Layout
 
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")

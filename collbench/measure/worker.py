@@ -19,6 +19,7 @@ from collbench.measure.failure import explain, is_broken_peer
 from collbench.measure.job import Job, join
 from collbench.measure.keeper import Keeper
 from collbench.measure.keeping import Keeping
+from collbench.measure.meeting_place import NotMet
 from collbench.measure.process import (
     Verdict,
     announce,
@@ -28,7 +29,7 @@ from collbench.measure.process import (
     last_words,
     leave,
 )
-from collbench.measure.rendezvous import JOIN_TIMEOUT_S, NotMet
+from collbench.measure.rendezvous import JOIN_TIMEOUT_S
 from collbench.measure.walk import Walk
 from collbench.results import load_results
 from collbench.sweep import Sweep, check_root

@@ -17,6 +17,7 @@ from collbench.predict.options import Options, check_count
 from collbench.predict.plan_result import Change, Needed, Plan, PlannedStep, Scaling
 from collbench.predict.plan_space import Configuration, Mesh, Reshard, Space, configurations
 from collbench.predict.plan_times import StepTimes
+from collbench.predict.step import layout_of
 from collbench.predict.workload import Workload
 
 # Micro-batches that are played at most for the strong scaling: more take longer to play than all else.
@@ -58,11 +59,9 @@ def plan_step(
         raise InputError(f"workload {workload.name} trains nothing: give a layer tensors and trainable = true")
     check_count("top", top)
     _check_amounts(memory_GB=memory_GB, activations_GB=activations_GB, peak_TFLOPS=peak_TFLOPS)
-    ranks_per_node = model.ranks_per_node if ranks_per_node is None else ranks_per_node
-    if ranks_per_node is None:
-        raise InputError("link figures have no layout of their own: give --ranks-per-node, and --nodes for several")
+    own_nodes, ranks_per_node = layout_of(model, None, ranks_per_node)
     space = Space(
-        nodes=tuple(sorted(set(nodes))) or (model.nodes or 1,),
+        nodes=tuple(sorted(set(nodes))) or (own_nodes,),
         ranks_per_node=ranks_per_node,
         strategies=tuple(strategies),
         meshes=tuple(meshes),

@@ -62,7 +62,7 @@ def predict_step(
     options = Options(**choices)
     chosen = find_strategy(strategy, options)
     _check_trains(workload)
-    nodes, ranks_per_node = _layout(model, nodes, ranks_per_node)
+    nodes, ranks_per_node = layout_of(model, nodes, ranks_per_node)
     flat = "mesh" not in chosen.options
     placement = place(nodes, ranks_per_node) if flat else place_mesh(nodes, ranks_per_node, options.mesh)
     costs = Costs(model, timing, slowdown=slowdown)
@@ -157,7 +157,7 @@ def _check_trains(workload: Workload) -> None:
         )
 
 
-def _layout(model: CostModel, nodes: int | None, ranks_per_node: int | None) -> tuple[int, int]:
+def layout_of(model: CostModel, nodes: int | None, ranks_per_node: int | None) -> tuple[int, int]:
     """(nodes, ranks per node): as asked, else the model's own; one node where neither says."""
     nodes = model.nodes if nodes is None else nodes
     ranks_per_node = model.ranks_per_node if ranks_per_node is None else ranks_per_node

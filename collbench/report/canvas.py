@@ -98,3 +98,6 @@ def png_of(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
     return buffer.getvalue()
+
+
+PICTURES = {".png": png_of, ".svg": svg_of}  # by the suffix of a file

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from collbench.errors import InputError
 from collbench.model.laws import Fit
-from collbench.report.canvas import dress, new_figure, size_axis, svg_of
+from collbench.report.canvas import PICTURES, dress, new_figure, size_axis
+from collbench.report.files import write_file
 from collbench.report.panels import Panel, panels_of, plotted
 from collbench.report.plots import draw_busbw, draw_time, size_range
 
 ROWS = 6  # of a file; further ones go into files of their own
 _ROW_IN = (10.8, 4.1)  # width and height
-_DPI = 130
 
 
 def write_fit_plots(path: Path, fits: Sequence[Fit]) -> list[Path]:
@@ -29,11 +27,7 @@ def write_fit_plots(path: Path, fits: Sequence[Fit]) -> list[Path]:
     pages = [panels[first : first + ROWS] for first in range(0, len(panels), ROWS)]
     paths = [path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, len(pages) + 1))]
     for target, page in zip(paths, pages, strict=True):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(_encoded(fit_figure(page), target.suffix.lower()))
-        except OSError as error:
-            raise InputError(f"{target}: cannot be written ({error.strerror}): name another file with --plot") from None
+        write_file(target, PICTURES[target.suffix.lower()](fit_figure(page)), "--plot")
     return paths
 
 
@@ -49,11 +43,3 @@ def fit_figure(panels: Sequence[Panel]) -> Figure:
             dress(axes, panel.kind.collective, details)
             size_axis(axes, *size_range(panel))
     return figure
-
-
-def _encoded(figure: Figure, suffix: str) -> bytes:
-    if suffix == ".svg":
-        return svg_of(figure)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_DPI)
-    return buffer.getvalue()

@@ -18,13 +18,12 @@ from collbench.report.canvas import (
     GREY,
     INK,
     ORANGE,
+    PICTURES,
     SKY,
     VERMILLION,
     dress,
     legend_below,
     new_figure,
-    png_of,
-    svg_of,
 )
 from collbench.report.exposure import Span, merged, outside
 from collbench.report.files import write_file
@@ -48,19 +47,18 @@ _WIDTH_IN = 10.0
 _EDGES = ((0.008, 0.5), (0.003, 0.25), (0.0, 0.0))  # (from what part of the width, points): none leaves a bar white
 _CHARACTER = 0.007  # of the plot's width, at the bars' font size: what fits into a bar
 _HALF = 0.36  # of a bar's height; rows are 1 apart
-_WRITERS = {".png": png_of, ".svg": svg_of}
 
 
 def check_gantt(path: str | os.PathLike[str]) -> None:
     """InputError for a file that is to be neither PNG nor SVG."""
-    if Path(path).suffix.lower() not in _WRITERS:
+    if Path(path).suffix.lower() not in PICTURES:
         raise InputError(f"{path}: the picture is PNG or SVG: name a file that ends in .png or .svg")
 
 
 def write_gantt(prediction: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Draw `timeline_figure` into a file that ends in .png or .svg. InputError where it cannot be written."""
     check_gantt(path)
-    picture = _WRITERS[Path(path).suffix.lower()](timeline_figure(prediction))
+    picture = PICTURES[Path(path).suffix.lower()](timeline_figure(prediction))
     write_file(path, picture, "--gantt")
 
 

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from collbench.errors import InputError
-from collbench.measure import rendezvous
-from collbench.measure.rendezvous import Arrival, Meeting, NotMet, arrive, meet
+from collbench.measure import meeting_place, rendezvous
+from collbench.measure.meeting_place import NotMet
+from collbench.measure.rendezvous import Arrival, Meeting, arrive, meet
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_ranks_that_do_not_arrive_are_named_and_where_the_others_are(port):
 
 
 def test_the_notice_names_who_is_missing_once(port, monkeypatch, capfd):
-    monkeypatch.setattr(rendezvous, "NOTICE_S", 0.5)  # by when both have arrived
+    monkeypatch.setattr(meeting_place, "NOTICE_S", 0.5)  # by when both have arrived
     all_meet((0, arrival(0)), (1, arrival(1)), world_size=4, timeout_s=1.0)
     [line] = [line for line in capfd.readouterr().err.splitlines() if "waits for the other ranks" in line]
     assert f"ranks 2-3 of 4 not yet at 127.0.0.1:{port}" in line
@@ -94,7 +95,7 @@ def test_the_notice_names_who_is_missing_once(port, monkeypatch, capfd):
 
 
 def test_under_torchrun_the_notice_speaks_of_no_stray_variables(port, monkeypatch, capfd):
-    monkeypatch.setattr(rendezvous, "NOTICE_S", 0.05)
+    monkeypatch.setattr(meeting_place, "NOTICE_S", 0.05)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-1")
     all_meet((0, arrival(0)), world_size=2, timeout_s=0.3)
     err = capfd.readouterr().err
@@ -102,7 +103,7 @@ def test_under_torchrun_the_notice_speaks_of_no_stray_variables(port, monkeypatc
 
 
 def test_without_rank_0_there_is_nobody_at_the_address(port, monkeypatch, capfd):
-    monkeypatch.setattr(rendezvous, "NOTICE_S", 0.05)
+    monkeypatch.setattr(meeting_place, "NOTICE_S", 0.05)
     [error] = all_meet((1, arrival(1)), world_size=2, timeout_s=0.4)
     assert f"finds nobody at 127.0.0.1:{port} (connection refused) within 0.4 s" in str(error)
     assert "rank 0 should listen there" in str(error) and error.speaks
