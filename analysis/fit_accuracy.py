@@ -15,8 +15,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +132,7 @@ def held_out_sizes(sweeps: Sequence[Sweep]) -> Row:
             ask(row, fitted([(sweep, shown)]), sweep, hidden)
             for name, method in OVER_SIZES.items():
                 row.add(name, method(*shown.T, hidden[:, 0]), hidden[:, 1])
-            theirs = torch_estimate(Sweep(**{**vars(sweep), "points": hidden}))
+            theirs = torch_estimate(replace(sweep, points=hidden))
             if theirs is not None:
                 row.add("torch inductor, unmeasured", theirs, hidden[:, 1])
     return row
@@ -229,21 +229,34 @@ COUNT_ROWS = (
 def other_counts(sweeps: Sequence[Sweep], kind: CountRow) -> Row:
     """Some neighbouring counts of a family are shown; asked is a larger one, at all its sizes."""
     row = Row(kind.question, kind.target)
-    for family in families(sweeps):
-        for last in range(len(family)):
-            for first in range(last + 1):
-                shown = family[first : last + 1]
-                for asked in family[last + 1 :]:
-                    factor = asked.nranks / shown[-1].nranks
-                    wanted = kind.factors[0] <= factor <= kind.factors[1] and (asked.nnodes > 1 or kind.factors[1] == 2)
-                    counted = kind.counts[0] <= len(shown) <= kind.counts[1]
-                    counted &= kind.nodes[0] <= shown[-1].nnodes <= kind.nodes[1]
-                    if asked.collective not in kind.collectives or not wanted or not counted:
-                        continue
-                    ask(row, fitted([(sweep, sweep.points) for sweep in shown]), asked, asked.points)
-                    for name, method in OVER_COUNTS.items():
-                        row.add(name, method(shown, asked), asked.points[:, 1])
+    for shown, larger in (split for family in families(sweeps) for split in _splits(family, kind)):
+        model = fitted([(sweep, sweep.points) for sweep in shown])
+        for asked in larger:
+            ask(row, model, asked, asked.points)
+            for name, method in OVER_COUNTS.items():
+                row.add(name, method(shown, asked), asked.points[:, 1])
     return row
+
+
+def _splits(family: Sequence[Sweep], kind: CountRow) -> Iterator[tuple[Sequence[Sweep], list[Sweep]]]:
+    """(neighbouring counts of a family, the larger ones that are asked of them) of a kind, where there are any."""
+    for last in range(len(family)):
+        for first in range(last + 1):
+            shown = family[first : last + 1]
+            larger = [asked for asked in family[last + 1 :] if _is_of(kind, shown, asked)]
+            if larger:
+                yield shown, larger
+
+
+def _is_of(kind: CountRow, shown: Sequence[Sweep], asked: Sweep) -> bool:
+    least, most = kind.factors
+    return (
+        asked.collective in kind.collectives
+        and least <= asked.nranks / shown[-1].nranks <= most
+        and (asked.nnodes > 1 or most == 2)
+        and kind.counts[0] <= len(shown) <= kind.counts[1]
+        and kind.nodes[0] <= shown[-1].nnodes <= kind.nodes[1]
+    )
 
 
 def all_rows(sweeps: Sequence[Sweep]) -> list[Row]:

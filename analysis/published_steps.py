@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from statistics import mean
 
+from collbench.model.store import load_model
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Layer, Workload
 
@@ -28,6 +30,7 @@ FOUNDRY = (
     "scripts/train/benchmarking/README.md"
 )
 ONE_NODE, NODES = "public:h100-8x1-nvswitch", "public:h100-8x10-ib"
+MODEL = cache(load_model)  # read once for all steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,7 @@ def step_ms(case: Published, ranks: int, scale: float) -> float:
     )
     workload = replace(case.workload, layers=layers, captured=None)
     model, nodes = (ONE_NODE, 1) if ranks == 8 else (NODES, ranks // 8)
-    return predict_step(workload, model, case.strategy, nodes=nodes, ranks_per_node=8).step_ms
+    return predict_step(workload, MODEL(model), case.strategy, nodes=nodes, ranks_per_node=8).step_ms
 
 
 def scale_for(case: Published, ranks: int, published_ms: float) -> float:

@@ -41,13 +41,14 @@ def measure(folder: Path, quick: bool) -> None:
 
 def compare(folder: Path) -> list[dict[str, Any]]:
     """One row a step that was measured: what, measured, predicted."""
+    there = [case for case in CASES if _measured(folder, case).exists()]
+    for links in dict.fromkeys(case.links for case in there):
+        fit_results(str(_results(folder, links))).save(_model(folder, links))
     rows = []
-    for case in CASES:
-        if _measured(folder, case).exists():
-            fit_results(str(_results(folder, case.links))).save(_model(folder, case.links))
-            measured = json.loads(_measured(folder, case).read_text())
-            predicted = case.predict(_model(folder, case.links))
-            rows.append({"step": case.name, "links": str(case.links), "measured": measured, "predicted": predicted})
+    for case in there:
+        measured = json.loads(_measured(folder, case).read_text())
+        predicted = case.predict(_model(folder, case.links))
+        rows.append({"step": case.name, "links": str(case.links), "measured": measured, "predicted": predicted})
     return rows
 
 

@@ -40,6 +40,8 @@ CELL_FIELDS = (
     "mode",
 )
 
+TIMINGS = ("pipelined", "isolated")
+
 # field: (type, may be null or absent, must be at least). Importers leave out what a log does not say.
 _NUMBER = (int, float)
 _Fields = dict[str, tuple[type | tuple[type, ...], bool, float | None]]
@@ -70,6 +72,16 @@ _SKIP_FIELDS: _Fields = {
     "size_bytes": (int, True, 0),
 }
 
+# Kind of a record that is not a run -> where ResultsFile keeps it.
+_LISTS = {
+    "measurement": "measurements",
+    "skip": "skips",
+    "end": "ends",
+    "aggregate": "aggregates",
+    "overlap": "overlaps",
+    "init": "inits",
+}
+
 
 @dataclass
 class ResultsFile:
@@ -90,12 +102,9 @@ class ResultsFile:
 
     def of_runs(self, run_ids: Collection[str]) -> ResultsFile:
         """The records of these runs."""
-
-        def own(records: list[Record]) -> list[Record]:
-            return [record for record in records if record["run_id"] in run_ids]
-
-        kinds = own(self.runs), own(self.measurements), own(self.skips), own(self.ends)
-        return ResultsFile(self.path, *kinds, own(self.aggregates), own(self.overlaps), own(self.inits))
+        lists = {name: getattr(self, name) for name in ("runs", *_LISTS.values())}
+        own: Any = {name: [one for one in records if one["run_id"] in run_ids] for name, records in lists.items()}
+        return ResultsFile(self.path, **own)
 
     def as_document(self) -> dict[str, list[Record]]:
         """What `run --json` and `show --json` print; kinds of records that not every file has, where it has them."""
@@ -269,18 +278,10 @@ def add_record(results: ResultsFile, record: Record, number: int) -> None:
             raise InputError(f"{where}: run record without a run_id: expected a string")
         results.runs.append(record)
         return
-    lists = {
-        "measurement": results.measurements,
-        "skip": results.skips,
-        "end": results.ends,
-        "aggregate": results.aggregates,
-        "overlap": results.overlaps,
-        "init": results.inits,
-    }
-    if kind not in lists:
+    if kind not in _LISTS:
         if not results.runs:
             raise InputError(f'{where}: not a {SCHEMA} file: its first record must have "kind":"run"')
-        raise InputError(f"{where}: unknown kind of record {kind!r}: expected run, {', '.join(lists)}")
+        raise InputError(f"{where}: unknown kind of record {kind!r}: expected run, {', '.join(_LISTS)}")
     if all(run["run_id"] != record.get("run_id") for run in reversed(results.runs)):
         raise InputError(f"{where}: {kind} of run {record.get('run_id')!r}, which no run record before it describes")
     if kind == "measurement":
@@ -288,7 +289,7 @@ def add_record(results: ResultsFile, record: Record, number: int) -> None:
         _check_measurement(record, where)
     elif kind == "skip":
         _check_fields(record, _SKIP_FIELDS, where)
-    lists[kind].append(record)
+    getattr(results, _LISTS[kind]).append(record)
 
 
 def _check_fields(record: Record, fields: _Fields, where: str) -> None:
@@ -311,8 +312,8 @@ def _check_measurement(record: Record, where: str) -> None:
         raise InputError(f"{where}: group_ranks is {ranks!r}: expected a list of whole numbers")
     if record["time_us"] <= 0:
         raise InputError(f"{where}: time_us is {record['time_us']!r}: expected a time above zero")
-    if record["timing"] not in ("pipelined", "isolated"):
-        raise InputError(f"{where}: timing is {record['timing']!r}: expected pipelined or isolated")
+    if record["timing"] not in TIMINGS:
+        raise InputError(f"{where}: timing is {record['timing']!r}: expected {' or '.join(TIMINGS)}")
 
 
 def _type_name(types: type | tuple[type, ...]) -> str:

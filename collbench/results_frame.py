@@ -11,12 +11,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collbench.errors import InputError
-from collbench.results import DECODER, MEASUREMENT_FIELDS, Record, ResultsFile, add_record, load_results
+from collbench.results import DECODER, MEASUREMENT_FIELDS, TIMINGS, Record, ResultsFile, add_record, load_results
 
 if TYPE_CHECKING:
     import pandas
@@ -36,18 +37,25 @@ def read_results(path: str | os.PathLike[str]) -> pandas.DataFrame:
 
     Raises InputError as `load_results` does.
     """
+    return read_results_and_rest(path)[0]
+
+
+def read_results_and_rest(path: str | os.PathLike[str]) -> tuple[pandas.DataFrame, ResultsFile]:
+    """(`read_results`, the file's other records: without its measurements), of one reading."""
     import pandas
 
+    rest = ResultsFile(Path(path))
     try:
         with _no_garbage_collection():
-            columns, rows = _joined(_parts(Path(path)))
+            columns, rows = _joined(_parts(rest))
     except _NotPlain:  # whatever it is, it is said, or mended, line by line
         results = load_results(path)
+        rest = replace(results, measurements=[])
         runs = {run["run_id"]: run for run in results.runs}
         columns, rows = _joined([_columns_of(results.measurements, runs)])
     names = dict.fromkeys([*_COLUMNS, *columns])
     table = {name: pandas.Series(columns.pop(name, [None] * rows)) for name in names}
-    return pandas.DataFrame(table, columns=[*names])
+    return pandas.DataFrame(table, columns=[*names]), rest
 
 
 class _NotPlain(Exception):
@@ -58,13 +66,14 @@ _PART_LINES = 500  # held as records at a time, few enough for a cache; a millio
 _RUN_COLUMNS = ("backend", "world_size", "started")
 
 
-def _parts(path: Path) -> Iterator[dict[str, list[Any]]]:
-    """The measurements of a sound file as columns, some hundred lines at a time; _NotPlain where one is not sound."""
-    results, first = ResultsFile(path), 1
+def _parts(results: ResultsFile) -> Iterator[dict[str, list[Any]]]:
+    """The measurements of a sound file as columns, some hundred lines at a time; its other records go into `results`.
+    _NotPlain where one is not sound."""
+    first = 1
     runs: dict[str, Record] = {}
     shared: dict[Any, Any] = {}
     try:
-        with path.open("rb") as file:
+        with results.path.open("rb") as file:
             while lines := list(islice(file, _PART_LINES)):
                 measurements = []
                 for number, record in enumerate(_parse_all(lines), start=first):
@@ -107,7 +116,7 @@ def _check_all(columns: dict[str, list[Any]]) -> None:
         known = values if type(None) not in found else [value for value in values if value is not None]
         if least is not None and known and not (least <= min(known) and max(known) <= sys.float_info.max):
             raise _NotPlain
-    if min(columns.get("time_us", ()), default=1) <= 0 or not {*columns.get("timing", ())} <= {"pipelined", "isolated"}:
+    if min(columns.get("time_us", ()), default=1) <= 0 or not {*columns.get("timing", ())} <= {*TIMINGS}:
         raise _NotPlain
     if not set(map(type, chain.from_iterable(filter(None, columns.get("group_ranks", ()))))) <= {int}:
         raise _NotPlain

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from collbench.cli.step_flags import parse_reshard
 from collbench.columns import aligned
+from collbench.errors import EXIT_DONE
 from collbench.units import format_size
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     workload.save(args.output)
     document = _document(workload, args.output)
     print(json.dumps(document, indent=1, allow_nan=False) if args.json else _text(workload, document))
-    return 0
+    return EXIT_DONE
 
 
 def _document(workload: Workload, path: str) -> dict[str, Any]:

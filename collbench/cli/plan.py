@@ -12,16 +12,15 @@ from typing import TypeVar
 from collbench.cli.cost_flags import add_cost_flags, cost_model
 from collbench.cli.step_flags import parse_reshard
 from collbench.columns import aligned
-from collbench.errors import EXIT_DONE, InputError
+from collbench.errors import EXIT_DONE, EXIT_NO, InputError
 from collbench.numbers import digits, ms, percent
+from collbench.predict.placement import parse_mesh
 from collbench.predict.plan import plan_step
 from collbench.predict.plan_result import Plan, PlannedStep
 from collbench.predict.plan_space import Configuration
 from collbench.predict.plan_why import PHASES
 from collbench.predict.workload import Workload
 from collbench.units import parse_size
-
-EXIT_NOTHING_FITS = 1
 
 EPILOG = """\
 what is tried, unless a list says otherwise:
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         nodes=nodes,
         ranks_per_node=args.ranks_per_node,
         strategies=_list(args.strategy, str),
-        meshes=_list(args.mesh, _mesh),
+        meshes=_list(args.mesh, lambda word: parse_mesh(word, "--mesh")),
         bucket_caps_mb=_list(args.bucket_cap_mb, _cap_mb),
         reshards=_list(args.reshard_after_forward, parse_reshard),
         layers_per_unit=_list(args.layers_per_unit, lambda word: _count(word, "--layers-per-unit")),
@@ -97,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         timing=args.timing,
     )
     print(json.dumps(plan.to_dict(), indent=2, allow_nan=False) if args.json else format_plan(plan))
-    return EXIT_DONE if plan.fitting else EXIT_NOTHING_FITS
+    return EXIT_DONE if plan.fitting else EXIT_NO
 
 
 def _memory_GB(text: str) -> float:
@@ -189,12 +188,12 @@ def _scaling(plan: Plan) -> list[str]:
 
 def _why(step: PlannedStep) -> list[str]:
     """What is exposed, by phase, and what each knob would change."""
-    prediction, configuration = step.prediction, step.configuration
+    prediction, configuration, waits = step.prediction, step.configuration, step.waits
     lines = [f"{_nodes(configuration)}, {_words(configuration)}: {ms(prediction.step_ms)}"]
     lines.append(f"  computes {ms(prediction.compute_ms)}, waits {ms(prediction.exposed_comm_ms)} for communication")
     for phase in PHASES:
         alike: defaultdict[str, list[float]] = defaultdict(list)
-        for wait in step.waits:
+        for wait in waits:
             if wait.phase == phase:
                 alike[_family(wait.collective)].append(wait.wait_ms)
         if alike:
@@ -291,10 +290,3 @@ def _cap_mb(word: str) -> float | None:
         return None if word == "default" else float(word)
     except ValueError:
         raise InputError(f"--bucket-cap-mb: {word!r} is not understood: expected MiB, or default") from None
-
-
-def _mesh(word: str) -> tuple[int, int]:
-    match = re.fullmatch(r"([1-9]\d*)[xX]([1-9]\d*)", word)
-    if not match:
-        raise InputError(f"--mesh: {word!r} is not understood: expected RxS (replicas x shards), such as 2x8")
-    return int(match[1]), int(match[2])

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from collbench.cli.cost_flags import add_cost_flags, cost_model
 from collbench.cli.step_flags import add_step_flags, step_options
-from collbench.errors import InputError
+from collbench.columns import aligned
+from collbench.errors import EXIT_DONE, InputError
+from collbench.numbers import percent
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         for what, path in (("trace", args.trace), ("gantt", args.gantt)):
             if path:
                 print(f"{what}: {path}")
-    return 0
+    return EXIT_DONE
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -117,7 +119,7 @@ def _times(prediction: StepPrediction) -> str:
     shares = ""
     if comm:
         hidden = max(0.0, 1 - exposed / comm)
-        shares = f"{100 * exposed / step:.1f} % of the step; {100 * hidden:.1f} % of communication is hidden"
+        shares = f"{percent(100 * exposed / step)} of the step; {percent(100 * hidden)} of communication is hidden"
     rows = [
         ("step", _ms(step), _interval("90 % interval", prediction.step_ms_interval)),
         ("compute", _ms(prediction.compute_ms), "the step with free communication"),
@@ -171,13 +173,7 @@ def _memory(prediction: StepPrediction) -> list[list[str]]:
 
 
 def _table(rows: list[list[str]]) -> str:
-    """Columns padded to their widest cell: the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *others in rows:
-        cells = [f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append("  ".join([f"  {first:<{widths[0]}}", *cells]).rstrip())
-    return "\n".join(lines)
+    return "\n".join(f"  {line}" for line in aligned(rows, left={0}))
 
 
 def _ms(time_ms: float) -> str:

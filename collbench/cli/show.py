@@ -17,6 +17,7 @@ from collbench.columns import aligned
 from collbench.contention import contention_lines
 from collbench.errors import InputError
 from collbench.measure.repeats import repeat_lines
+from collbench.measure.samples import reach
 from collbench.nccl_json import check_json_path, write_json
 from collbench.nccl_style import TableStyle
 from collbench.nccl_table import Printer, has_columns, pass_of, places, rows_of, shown_timing
@@ -247,9 +248,8 @@ def _precision(record: Record) -> str:
     """How far the 95 % interval of the median reaches, in percent of it."""
     if not record.get("time_us_interval"):
         return "-"
-    low, high = record["time_us_interval"]
-    reach = max(record["time_us"] - low, high - record["time_us"]) / record["time_us"]
-    return f"{100 * reach:.1f}{'*' if record.get('precise') is False else ''}"
+    part = reach(record["time_us"], *record["time_us_interval"])
+    return f"{100 * part:.1f}{'*' if record.get('precise') is False else ''}"
 
 
 def _text(value: object) -> str:

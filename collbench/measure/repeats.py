@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collbench.columns import aligned
-from collbench.measure.samples import FEWEST_WITH_INTERVAL, interval_of_median, median
+from collbench.measure.samples import FEWEST_WITH_INTERVAL, interval_of_median, median, reach
 from collbench.results import CELL_FIELDS, Record
 from collbench.units import format_size
 
@@ -41,7 +41,7 @@ class Repeated:
     @property
     def reach(self) -> float:
         """How far the interval reaches from the time, as a part of it."""
-        return _reach(self.time_us, *self.interval_us)
+        return reach(self.time_us, *self.interval_us)
 
 
 def repeated(measurements: Iterable[Record]) -> list[Repeated]:
@@ -58,7 +58,7 @@ def repeated(measurements: Iterable[Record]) -> list[Repeated]:
         if interval_us is None or min(times_us) <= 0:
             continue
         own = [
-            _reach(record["time_us"], *record["time_us_interval"])
+            reach(record["time_us"], *record["time_us_interval"])
             for record in records
             if record.get("time_us_interval")
         ]
@@ -109,7 +109,3 @@ def repeat_lines(measurements: Iterable[Record]) -> list[str]:
         "changes from one time to the next"
     )
     return [title, *aligned(lines, left=(0, 1, 2, 3, 4, 10))]
-
-
-def _reach(time_us: float, low_us: float, high_us: float) -> float:
-    return max(high_us - time_us, time_us - low_us) / time_us

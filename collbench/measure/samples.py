@@ -59,7 +59,12 @@ def relative_interval(samples: list[float]) -> float:
     interval, middle = interval_of_median(samples), median(samples)
     if interval is None or middle <= 0:
         return math.inf
-    return max(interval[1] - middle, middle - interval[0]) / middle
+    return reach(middle, *interval)
+
+
+def reach(value: float, low: float, high: float) -> float:
+    """How far an interval reaches from a value in it, as a part of that."""
+    return max(high - value, value - low) / value
 
 
 def is_precise(samples: list[float], precision: float) -> bool:

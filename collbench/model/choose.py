@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from collbench.collectives import find_collective
 from collbench.dtypes import DTYPES, find_dtype
 from collbench.errors import InputError, one_of
-from collbench.model.estimate import check_counts, check_group
+from collbench.model.estimate import check_counts
 from collbench.model.laws import Fit, counts, network_of
 from collbench.topology import GROUP_KINDS
 
@@ -64,22 +64,19 @@ def choose(
     fits: Sequence[Fit],
     collective: str,
     group: str,
-    nranks: int | None,
-    nnodes: int | None,
+    nranks: int,
+    nnodes: int,
     dtype: str | None,
     timing: str | None,
     backend: str | None,
 ) -> Choice:
-    """The fit that knows most about the question.
+    """The fit that knows most about the question, its collective by its own name and its counts from `resolve_counts`.
 
     Regimes and backends are never mixed. Among the rest, in this order: the counts asked for before others, the same
     kind of network, the group asked for, the nearest count, the dtype, out of place, concurrent.
 
     Raises InputError where the model has nothing to say, naming what it has.
     """
-    collective = find_collective(collective).name
-    check_group(group, (fit.group for fit in fits))
-    nranks, nnodes = resolve_counts(fits, collective, group, nranks, nnodes)
     network = network_of(nranks, nnodes)
     candidates = [
         fit
@@ -101,14 +98,18 @@ def choose(
             -fit.nranks,
             abs(math.log2(fit.nnodes / nnodes)),
             _dtype_distance(fit.dtype, wanted),
-            (False, None, True).index(fit.in_place),
-            (True, None, False).index(fit.concurrent),
+            *plainness(fit),
         )
 
     fit = min(candidates, key=distance)
     choice = Choice(fit=fit, nranks=nranks, nnodes=nnodes, notes=())
     notes = [*timing_notes, *_notes(choice, group, dtype)]
     return Choice(fit=fit, nranks=nranks, nnodes=nnodes, notes=tuple(notes))
+
+
+def plainness(fit: Fit) -> tuple[int, int]:
+    """Least where a fit is of what is meant if nobody says: out of place, all groups of a kind at once."""
+    return (False, None, True).index(fit.in_place), (True, None, False).index(fit.concurrent)
 
 
 def _of_collective(fits: Sequence[Fit], collective: str) -> list[Fit]:

@@ -29,21 +29,16 @@ from collbench.model.slowdown import Overlap
 Json = dict[str, Any]
 LARGEST = 1e300  # no size, time or rate
 Convert = Callable[[Any], Any]  # the value read, or ValueError saying what was expected
+Defaulted = tuple[Convert, Any]  # with what stands for a key that is missing or null
 
 
-def fit_to_json(fit: Fit) -> Json:
-    """The file's object of a fit: the contract's keys, and `interval_log` and `notes`."""
-    return _plain(asdict(fit))
-
-
-def scaling_to_json(scaling: Scaling) -> Json:
-    return _plain(asdict(scaling))
+def to_json(part: Fit | Scaling | Overlap) -> Json:
+    """The file's object of a part of a model: field names are its keys."""
+    return _plain(asdict(part))
 
 
 def fit_from_json(record: Any, where: str) -> Fit:
-    values = _read_all(record, _FIT_FIELDS, where)
-    for name, (convert, default) in _OPTIONAL_FIT_FIELDS.items():
-        values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
+    values = _read_all(record, _FIT_FIELDS, where, _OPTIONAL_FIT_FIELDS)
     if values["nnodes"] > values["nranks"]:
         raise InputError(f"{where}.nnodes is {values['nnodes']}: expected at most nranks, {values['nranks']}")
     if values["spread_log"] and len(values["spread_log"]) != len(values["curve"]):
@@ -52,14 +47,7 @@ def fit_from_json(record: Any, where: str) -> Fit:
 
 
 def scaling_from_json(record: Any, where: str) -> Scaling:
-    values = _read_all(record, _SCALING_FIELDS, where)
-    for name, (convert, default) in _OPTIONAL_SCALING_FIELDS.items():
-        values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
-    return Scaling(**values)
-
-
-def overlap_to_json(overlap: Overlap) -> Json:
-    return _plain(asdict(overlap))
+    return Scaling(**_read_all(record, _SCALING_FIELDS, where, _OPTIONAL_SCALING_FIELDS))
 
 
 def overlap_from_json(record: Any, where: str) -> Overlap:
@@ -77,10 +65,13 @@ def _plain(record: Json) -> Json:
     return {name: plain(value) for name, value in record.items()}
 
 
-def _read_all(record: Any, fields: Mapping[str, Convert], where: str) -> Json:
+def _read_all(record: Any, fields: Mapping[str, Convert], where: str, optional: Mapping[str, Defaulted] = {}) -> Json:
     if not isinstance(record, dict):
         raise InputError(f"{where} is {_short(record)}: expected an object")
-    return {name: _read(record, name, convert, where) for name, convert in fields.items()}
+    values = {name: _read(record, name, convert, where) for name, convert in fields.items()}
+    for name, (convert, default) in optional.items():
+        values[name] = _read(record, name, convert, where) if record.get(name) is not None else default
+    return values
 
 
 def _read(record: Json, name: str, convert: Convert, where: str) -> Any:
@@ -273,7 +264,7 @@ _FIT_FIELDS: dict[str, Convert] = {
     "error_pct": _ERROR,
     "points": _whole(1),
 }
-_OPTIONAL_FIT_FIELDS: dict[str, tuple[Convert, Any]] = {
+_OPTIONAL_FIT_FIELDS: dict[str, Defaulted] = {
     "interval_log": (_interval_log, (-UNKNOWN_LOG, UNKNOWN_LOG)),
     "spread_log": (_list_of(_not_negative), ()),
     "n_half_bytes_interval": (_interval(_not_negative), None),
@@ -291,10 +282,10 @@ _SCALING_FIELDS: dict[str, Convert] = {
     "alpha_us_per_step": _not_negative,
     "link_GBps": _positive,
 }
-_OPTIONAL_SCALING_FIELDS: dict[str, tuple[Convert, Any]] = {
+_OPTIONAL_SCALING_FIELDS: dict[str, Defaulted] = {
     "backend": (_text, None),
     "dtype": (_text, None),
-    "timing": (_word("isolated", "pipelined"), None),
+    "timing": (_FIT_FIELDS["timing"], None),
     "nranks": (_list_of(_whole(2), least=1), ()),
     "network": (_text, None),
     "offset": (_not_negative, None),

@@ -23,10 +23,11 @@ from collbench.model.pooling import MIN_SIZES, Pooled, pool
 from collbench.model.prior_laws import FEW_SIZES, Priors
 from collbench.model.scaling import fit_law
 from collbench.model.segments import FittedSegment, fit_segments
-from collbench.model.slowdown import read_overlaps
+from collbench.model.slowdown import overlaps_of
 from collbench.model.spread import NOISE_FLOOR, held_out_residuals, spread_log
 from collbench.model.store import Model
-from collbench.results_frame import read_results
+from collbench.results import ResultsFile
+from collbench.results_frame import read_results_and_rest
 
 if TYPE_CHECKING:
     import pandas
@@ -61,14 +62,22 @@ def fit_results(
     for each in results:
         sources += [each] if isinstance(each, (str, os.PathLike, pandas.DataFrame)) else list(each)
     sources = _each_file_once(sources)
-    names = [str(source) for source in sources if isinstance(source, (str, os.PathLike))]
-    where = f"{', '.join(names)}: " if names else ""
+    paths = [source for source in sources if isinstance(source, (str, os.PathLike))]
+    where = f"{', '.join(map(str, paths))}: " if paths else ""
     if not sources:
         raise InputError("no results to fit: give at least one results file")
     for source in sources:
         if not isinstance(source, (str, os.PathLike, pandas.DataFrame)):
             raise InputError(f"cannot fit a {type(source).__name__}: expected a DataFrame of read_results, or a path")
-    frames = [source if isinstance(source, pandas.DataFrame) else read_results(source) for source in sources]
+    frames: list[pandas.DataFrame] = []
+    files: list[ResultsFile] = []
+    for source in sources:
+        if isinstance(source, pandas.DataFrame):
+            frames.append(source)
+        else:
+            measurements, rest = read_results_and_rest(source)
+            frames.append(measurements)
+            files.append(rest)
     frame = pandas.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     curves, notes = pool(frame, where, MIN_SIZES if prior is None else 1)
     priors = None
@@ -91,7 +100,7 @@ def fit_results(
         scaling=_scaling(fits),
         sources=_sources(frame),
         notes=tuple(notes),
-        overlaps=read_overlaps(source for source in sources if isinstance(source, (str, os.PathLike))),
+        overlaps=overlaps_of(files),
     )
 
 
@@ -128,7 +137,7 @@ def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
     steps_log2 = np.diff(np.log2(sizes)) if prior is None else np.zeros(len(sizes) - 1)  # a prior fills the gaps
     n_half_bytes, n_half_interval = reach_bytes(segments, 0.5)
     size_90_bytes, size_90_interval = reach_bytes(segments, 0.9)
-    return Fit(
+    fit = Fit(
         **key,
         curve=tuple((int(size), float(time)) for size, time in zip(sizes, times, strict=True)),
         segments=segments,
@@ -147,14 +156,9 @@ def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
         spread_log=tuple(spread_log(steps_log2, residuals_log, repeats_log).tolist()),
         link_GBps=link_GBps,
         prior=prior,
-        notes=(
-            *prior_notes,
-            *pooled.notes,
-            *cleaned.notes,
-            *_identified(n_half_bytes, sizes),
-            *_faster_than_link(sizes, times, bus_factor, link_GBps),
-        ),
     )
+    too_fast = _faster_than_link(sizes, times, bus_factor, link_GBps)
+    return replace(fit, notes=(*prior_notes, *pooled.notes, *cleaned.notes, *_identified(fit), *too_fast))
 
 
 def _operation(pooled: Pooled) -> tuple[str, int, int]:
@@ -243,12 +247,12 @@ def _reach(segments: tuple[Segment, ...], fraction: float) -> float:
     return max(size, float(first))
 
 
-def _identified(n_half_bytes: float, sizes: Floats) -> list[str]:
-    """What the sweep cannot tell: α below n½, bandwidth above 4·n½ (modelling practice; a line's own two limits)."""
+def _identified(fit: Fit) -> list[str]:
+    """What the sweep cannot tell: α without a size below n½, the bandwidth without one above 4 n½."""
     notes = []
-    if n_half_bytes < sizes[0]:
+    if fit.n_half_bytes < fit.curve[0][0]:
         notes.append("α not identified: no size below n½; measure smaller ones")
-    if 4 * n_half_bytes > sizes[-1]:
+    if not fit.shows_bandwidth:
         notes.append("bandwidth not identified: no size above 4 n½; measure larger ones")
     return notes
 

@@ -17,6 +17,7 @@ import numpy as np
 from collbench.model.band import band
 from collbench.model.estimate import Flags
 from collbench.model.laws import Fit, counts
+from collbench.model.spread import SIGMA_OF_MEDIAN
 from collbench.units import format_size, format_time_us
 
 # The collective -> what makes the same at the same size (nccl-tests': all_gather's and reduce_scatter's is the whole).
@@ -104,7 +105,7 @@ def _noise(fit: Fit) -> float:
     if len(logs) < _LEAST_SIZES:
         return 0.0
     distances = logs[1:-1] - (logs[:-2] + logs[2:]) / 2
-    return 1.4826 * float(np.median(np.abs(distances))) / math.sqrt(1.5)
+    return SIGMA_OF_MEDIAN * float(np.median(np.abs(distances))) / math.sqrt(1.5)
 
 
 def unlike_groups(name: str, groups: Mapping[tuple[int, ...], Mapping[float, float]], noise: float) -> list[str]:

@@ -12,6 +12,9 @@ from collbench.model.prior import Prior
 
 Interval = tuple[float, float]
 
+# What one fit is of: the fields of measurements that no fit is pooled over.
+KEY = ("collective", "group", "nranks", "nnodes", "backend", "dtype", "in_place", "timing", "concurrent")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
@@ -91,6 +94,11 @@ class Fit:
     link_GBps: float | None = None
     prior: Prior | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def shows_bandwidth(self) -> bool:
+        """Whether a size is large enough to tell the bandwidth: 4 n½ (modelling practice; a line's own limit)."""
+        return 4 * self.n_half_bytes <= self.curve[-1][0]
 
     @cached_property
     def measured(self) -> Curve:

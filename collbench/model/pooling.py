@@ -15,10 +15,10 @@ import pandas
 from collbench.collectives import Collective, known_collective
 from collbench.errors import InputError
 from collbench.model.estimate import Floats
+from collbench.model.laws import KEY
+from collbench.model.spread import SIGMA_OF_MEDIAN
 from collbench.units import format_size
 
-# What one fit is made of; nothing is pooled over these.
-KEY = ("collective", "group", "nranks", "nnodes", "backend", "dtype", "in_place", "timing", "concurrent")
 _NEEDED = ("collective", "size_bytes", "time_us", "timing", "nranks")
 _MISSING = "?"  # stands for null while grouping: pandas' own nulls are not equal to themselves
 
@@ -56,11 +56,11 @@ class Pooled:
 
     @property
     def noise(self) -> float:
-        """Relative noise of one pooled median, from repeats (1.4826 MAD is σ); 0 where nothing was repeated."""
+        """Relative noise of one pooled median, from repeats; 0 where nothing was repeated."""
         repeated = [logs for logs in self.repeats_log if len(logs) > 1]
         if not repeated:
             return 0.0
-        spread = 1.4826 * float(np.median(np.abs(np.concatenate(repeated))))
+        spread = SIGMA_OF_MEDIAN * float(np.median(np.abs(np.concatenate(repeated))))
         return spread / float(np.sqrt(np.median([len(logs) for logs in repeated])))
 
 

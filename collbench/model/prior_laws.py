@@ -22,6 +22,7 @@ from collbench.model.estimate import Floats
 from collbench.model.link import LinkModel
 from collbench.model.nccl_law import nccl_time_us
 from collbench.model.prior import KINDS, Prior
+from collbench.model.spread import SIGMA_90
 from collbench.numbers import digits
 
 Measured = tuple[str, int, int, Floats, Floats]  # collective, nranks, nnodes, sizes in bytes, times in us
@@ -35,7 +36,6 @@ _ONE_NODE = (0.75, 65.0)
 _SEVERAL_NODES = {"nccl": (1.0, 40.0), "datasheet": (1.6, 40.0)}
 
 _LEAST_NOISE = 0.02
-_HALF_90 = 1.645  # half of a 90 % interval over its standard deviation
 _GRID = 2.0 ** np.arange(3, 37)  # 8 B to 64 GiB, a point each doubling
 FEW_SIZES = 8  # with as many a sweep speaks for itself
 
@@ -58,7 +58,7 @@ def prior_of(kind: str, law: Law, measured_bytes: Floats, measured_us: Floats, n
     cross = covariance(places, points)
     correction = cross @ np.linalg.solve(own, np.log(measured_us / law(measured_bytes)))
     variance = width**2 - np.sum(cross * np.linalg.solve(own, cross.T).T, axis=1) + own_variance
-    times_us, halves = law(grid) * np.exp(correction), _HALF_90 * np.sqrt(variance)
+    times_us, halves = law(grid) * np.exp(correction), SIGMA_90 * np.sqrt(variance)
     rows = zip(grid.tolist(), times_us.tolist(), halves.tolist(), strict=True)
     return Prior(kind=kind, points=tuple((int(size), time_us, half) for size, time_us, half in rows))
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +13,7 @@ from collbench.errors import InputError
 from collbench.model.laws import network_of
 
 if TYPE_CHECKING:
-    from collbench.results import Record
+    from collbench.results import Record, ResultsFile
 
 _KEY = ("collective", "group", "nranks", "nnodes", "size_bytes")
 _FACTORS = ("comm_slowdown", "compute_slowdown")
@@ -46,19 +44,13 @@ class Overlap:
     compute_slowdown: float
 
 
-def read_overlaps(paths: Iterable[str | os.PathLike[str]]) -> tuple[Overlap, ...]:
+def overlaps_of(files: Iterable[ResultsFile]) -> tuple[Overlap, ...]:
     """Those of results files, pooled."""
-    from collbench.results import load_results  # who asks a model for a time reads none
-
     records: list[Record] = []
     backends: dict[str, str | None] = {}
-    for path in paths:
-        with Path(path).open("rb") as file:
-            if not any(b'"comm_slowdown"' in line for line in file):
-                continue  # most have none, and may be long
-        results = load_results(path)
-        records += results.overlaps
-        backends |= {run["run_id"]: run.get("backend") for run in results.runs}
+    for file in files:
+        records += file.overlaps
+        backends |= {run["run_id"]: run.get("backend") for run in file.runs}
     return pool_overlaps(records, backends)
 
 

@@ -18,14 +18,7 @@ from numpy.typing import ArrayLike
 from collbench.collectives import find_collective
 from collbench.errors import InputError
 from collbench.model.choose import choose, layout_of, resolve_counts
-from collbench.model.document import (
-    fit_from_json,
-    fit_to_json,
-    overlap_from_json,
-    overlap_to_json,
-    scaling_from_json,
-    scaling_to_json,
-)
+from collbench.model.document import fit_from_json, overlap_from_json, scaling_from_json, to_json
 from collbench.model.estimate import OPEN_KINDS, Estimate, check_counts, check_group, check_sizes, nothing_to_send
 from collbench.model.laws import Fit, Scaling, counts, network_of
 from collbench.model.public import PREFIX, is_public, model_file
@@ -142,11 +135,11 @@ class Model:
         document: dict[str, Any] = {
             "schema": SCHEMA,
             "sources": list(self.sources),
-            "fits": [fit_to_json(fit) for fit in self.fits],
-            "scaling": [scaling_to_json(law) for law in self.scaling],
+            "fits": [to_json(fit) for fit in self.fits],
+            "scaling": [to_json(law) for law in self.scaling],
         }
         if self.overlaps:
-            document["overlaps"] = [overlap_to_json(overlap) for overlap in self.overlaps]
+            document["overlaps"] = [to_json(overlap) for overlap in self.overlaps]
         return document | ({"notes": list(self.notes)} if self.notes else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from collbench.collectives import find_collective
 from collbench.dtypes import find_dtype
 from collbench.errors import InputError, one_of
-from collbench.predict.options import Options
+from collbench.predict.options import Options, check_count
 
 STRATEGIES = ("ddp", "fsdp", "hsdp")
 DIRECTIONS = ("forward", "backward")
@@ -75,8 +75,7 @@ class Captured:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise one_of("strategy", self.strategy, list(STRATEGIES))
-        if not isinstance(self.nranks, int) or isinstance(self.nranks, bool) or self.nranks < 1:
-            raise InputError(f"nranks = {self.nranks!r} must be a whole number above 0")
+        check_count("nranks", self.nranks)
 
     @property
     def issued(self) -> list[Issued]:

@@ -54,13 +54,8 @@ def _streams_of_links(tasks: Iterable[Task]) -> dict[bool, set[str]]:
     streams: dict[bool, set[str]] = {False: set(), True: set()}
     for task in tasks:
         if isinstance(task.work, Call):
-            streams[_crosses(task.work)].add(task.stream)
+            streams[task.work.group.crosses_nodes].add(task.stream)
     return streams
-
-
-def _crosses(call: Call) -> bool:
-    """Whether a call's link is that between nodes."""
-    return call.group.nnodes > 1
 
 
 class _Running:
@@ -163,7 +158,7 @@ class _Player:
         if not isinstance(work, Call):
             return _Running(position, None, now_ms, work)
         total_ms = self._cost_ms(work)
-        shares = self._links[_crosses(work)] is not None
+        shares = self._links[work.group.crosses_nodes] is not None
         running = _Running(position, work, now_ms, total_ms * self._latency_share(work) if shares else total_ms)
         running.transfer_ms = total_ms - running.left_ms
         running.slowdown = None if self._slowdown is None else self._slowdown(work)
@@ -172,7 +167,7 @@ class _Player:
     def _transfer(self, running: _Running) -> None:
         """Its latency has passed: it joins those that share its link."""
         assert running.call is not None
-        running.link = self._links[_crosses(running.call)]
+        running.link = self._links[running.call.group.crosses_nodes]
         assert running.link is not None
         running.link.append(running)
         running.begin(running.end_ms, running.transfer_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from collbench.model.slowdown import Slowdown
 from collbench.predict.draws import Floats, drawn_ms
@@ -53,12 +53,13 @@ class CostModel(Protocol):
     def time(
         self,
         collective: str,
-        size_bytes: float,
-        group: str = "world",
-        nranks: int | None = None,
-        nnodes: int | None = None,
-        dtype: str | None = None,
-        timing: str | None = None,
+        size_bytes: Any,
+        *,
+        group: str,
+        nranks: int,
+        nnodes: int,
+        dtype: str,
+        timing: str | None,
     ) -> Estimate:
         """Raises InputError for what it cannot answer."""
         ...
@@ -75,6 +76,27 @@ class SlowdownModel(Protocol):
         ...
 
 
+class Question(NamedTuple):
+    """What a model is asked, but for the size."""
+
+    collective: str
+    group: str
+    nranks: int
+    nnodes: int
+    dtype: str
+    timing: str | None
+
+    @classmethod
+    def about(cls, call: Call, timing: str | None) -> Question:
+        """The question that a call puts."""
+        group = call.group
+        return cls(call.collective, group.name, group.nranks, group.nnodes, call.dtype, timing)
+
+    def ask(self, model: CostModel, size_bytes: Any) -> Estimate:
+        """The model's answer for a size, or for an array of them."""
+        return model.time(size_bytes=size_bytes, **self._asdict())
+
+
 class Costs:
     """A model's answers in ms, each distinct call asked once. `slowdown`: False leaves its slowdowns out."""
 
@@ -87,16 +109,7 @@ class Costs:
 
     def _answer(self, call: Call) -> Estimate:
         if call not in self._answers:
-            group = call.group
-            self._answers[call] = self._model.time(
-                call.collective,
-                call.size_bytes,
-                group=group.name,
-                nranks=group.nranks,
-                nnodes=group.nnodes,
-                dtype=call.dtype,
-                timing=self._timing,
-            )
+            self._answers[call] = Question.about(call, self._timing).ask(self._model, call.size_bytes)
         return self._answers[call]
 
     def time_ms(self, call: Call) -> float:

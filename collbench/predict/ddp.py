@@ -8,13 +8,12 @@ from __future__ import annotations
 from collbench.dtypes import find_dtype
 from collbench.predict.buckets import Bucket, captured_buckets, compressed, ddp_buckets
 from collbench.predict.captured import Captured
-from collbench.predict.options import COMM_HOOKS, Options
+from collbench.predict.options import Options
 from collbench.predict.order import ROOT
 from collbench.predict.placement import Placement
-from collbench.predict.timeline import COMPUTE, Call, Schedule
+from collbench.predict.timeline import COMM, COMPUTE, Call, Schedule
+from collbench.predict.units import rounded_up
 from collbench.predict.workload import Workload, backward_ms
-
-COMM = "comm"
 
 
 def ddp(workload: Workload, placement: Placement, options: Options) -> Schedule:
@@ -32,7 +31,7 @@ def ddp(workload: Workload, placement: Placement, options: Options) -> Schedule:
     _reduce(schedule, placement, buckets, ends, "all_reduce")
     if options.finds_unused:
         _say_used(schedule, workload, placement)
-    _optimizer(schedule, workload.optimizer_ms)
+    add_optimizer(schedule, workload.optimizer_ms)
     return schedule
 
 
@@ -42,7 +41,7 @@ def zero1(workload: Workload, placement: Placement, options: Options) -> Schedul
     buckets = _buckets(workload, options)
     ends = [_compute(schedule, workload, options, mark) for mark in options.micro_batch_marks][-1]
     _reduce(schedule, placement, buckets, ends, "reduce_scatter_tensor")
-    _sharded_optimizer(schedule, workload, placement)
+    add_sharded_optimizer(schedule, workload, placement)
     return schedule
 
 
@@ -53,7 +52,7 @@ def zero2(workload: Workload, placement: Placement, options: Options) -> Schedul
     for mark in options.micro_batch_marks:
         ends = _compute(schedule, workload, options, mark)
         _reduce(schedule, placement, buckets, ends, "reduce_scatter_tensor", mark)
-    _sharded_optimizer(schedule, workload, placement)
+    add_sharded_optimizer(schedule, workload, placement)
     return schedule
 
 
@@ -66,7 +65,8 @@ def reduced_buckets(workload: Workload, options: Options) -> list[Bucket]:
         buckets = _buckets(workload, options)
     if options.comm_hook is None:
         return buckets
-    return [compressed(bucket, COMM_HOOKS[options.comm_hook]) for bucket in buckets]
+    dtype = find_dtype(options.comm_hook).name
+    return [compressed(bucket, dtype) for bucket in buckets]
 
 
 def _buckets(workload: Workload, options: Options) -> list[Bucket]:
@@ -111,7 +111,7 @@ def _reduce(
     mark: str = "",
 ) -> None:
     for index, bucket in enumerate(buckets):
-        numel = bucket.numel if collective == "all_reduce" else _divisible(bucket.numel, placement.nranks)
+        numel = bucket.numel if collective == "all_reduce" else rounded_up(bucket.numel, placement.nranks)
         size_bytes = numel * find_dtype(bucket.dtype).itemsize
         call = Call(collective=collective, size_bytes=size_bytes, group=placement.world, dtype=bucket.dtype)
         name = f"{collective} bucket {index}{mark}"
@@ -125,16 +125,16 @@ def _say_used(schedule: Schedule, workload: Workload, placement: Placement) -> N
     schedule.call("all_reduce used", call, after=(), stream=COMM, phase="gradients")
 
 
-def _optimizer(schedule: Schedule, milliseconds: float) -> int:
+def add_optimizer(schedule: Schedule, milliseconds: float) -> int:
     """The optimizer, after everything."""
     everything = tuple(range(len(schedule.tasks)))
     return schedule.add("optimizer", milliseconds, after=everything, stream=COMPUTE, phase="optimizer")
 
 
-def _sharded_optimizer(schedule: Schedule, workload: Workload, placement: Placement) -> None:
+def add_sharded_optimizer(schedule: Schedule, workload: Workload, placement: Placement) -> None:
     """Each rank updates its share, then all gather the trained parameters."""
-    optimizer = _optimizer(schedule, workload.optimizer_ms / placement.nranks)
-    numel = _divisible(workload.trainable_numel, placement.nranks)
+    optimizer = add_optimizer(schedule, workload.optimizer_ms / placement.nranks)
+    numel = rounded_up(workload.trainable_numel, placement.nranks)
     call = Call(
         collective="all_gather_into_tensor",
         size_bytes=numel * find_dtype(workload.param_dtype).itemsize,
@@ -142,8 +142,3 @@ def _sharded_optimizer(schedule: Schedule, workload: Workload, placement: Placem
         dtype=workload.param_dtype,
     )
     schedule.call("all_gather parameters", call, after=(optimizer,), stream=COMM, phase="parameters")
-
-
-def _divisible(numel: int, nranks: int) -> int:
-    """Padded so that every rank's share is equal."""
-    return -(-numel // nranks) * nranks

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from collbench.dtypes import find_dtype
 from collbench.errors import InputError, one_of
 
 # Keys that change no collective, or only small ones.
@@ -121,7 +122,7 @@ _USED = {
     "fp16": ("enabled",),
     "bf16": ("enabled",),
 }
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
+_DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +183,7 @@ class DeepSpeed:
             persistence_numel=zero.count("stage3_param_persistence_threshold", usual.persistence_numel),
             max_live_numel=zero.count("stage3_max_live_parameters", usual.max_live_numel),
             reuse_numel=zero.count("stage3_max_reuse_distance", usual.reuse_numel),
-            dtype=_DTYPES[on[0]] if on else None,
+            dtype=find_dtype(on[0]).name if on else None,
             comm_dtype=config.dtype("communication_data_type"),
             accumulate=config.count("gradient_accumulation_steps", usual.accumulate, least=1),
         )
@@ -211,10 +212,10 @@ class _Table:
     def count(self, key: str, default: int, *, least: int = 0, most: int | None = None) -> int:
         """A whole number, which JSON may write as 5e8."""
         value = self._table.get(key, default)
-        whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+        whole = isinstance(value, int | float) and not isinstance(value, bool) and value % 1 == 0
         if not whole or value < least or (most is not None and value > most):
-            limits = f"from {least} to {most}" if most is not None else f", {least} or more"
-            raise self._bad(key, value, f"a whole number {limits}".replace(" ,", ","))
+            limits = f" from {least} to {most}" if most is not None else f", {least} or more"
+            raise self._bad(key, value, f"a whole number{limits}")
         return int(value)
 
     def flag(self, key: str, default: bool | None) -> bool | None:
@@ -227,7 +228,7 @@ class _Table:
         value = self._table.get(key)
         if value is not None and value not in _DTYPES:
             raise self._bad(key, value, ", ".join(_DTYPES))
-        return None if value is None else _DTYPES[value]
+        return None if value is None else find_dtype(value).name
 
     def _bad(self, key: str, value: Any, expected: str) -> InputError:
         hint = " (the number that it stands for)" if value == "auto" else ""

@@ -17,11 +17,10 @@ from collbench.errors import InputError
 from collbench.predict.options import Options
 from collbench.predict.order import ROOT, Item, captured_order, planned_order
 from collbench.predict.placement import Group, Placement
-from collbench.predict.timeline import COMPUTE, Call, Schedule
+from collbench.predict.timeline import COMM, COMPUTE, Call, Schedule
 from collbench.predict.units import ROWS, Division, Unit, split_units
 from collbench.predict.workload import Workload, backward_ms
 
-COMM = "comm"
 REPLICATE = "comm:replicate"  # HSDP's all_reduces: another communicator, other links
 
 
@@ -145,7 +144,6 @@ class Builder:
         self.before = (self.schedule.add(title, work, after=self.before, stream=COMPUTE, phase=item.kind),)
 
     def _gather(self, position: int, phase: str, mark: str) -> None:
-        """Gather a unit."""
         unit = self.units[position]
         call = Call(
             collective="all_gather_into_tensor",
@@ -167,7 +165,6 @@ class Builder:
         return (*self.released, *self.gathered) if self.options.prefetch else self.before
 
     def _reduce(self, unit: Unit, mark: str) -> None:
-        """Reduce a unit's gradients."""
         self._await_reduced()
         if unit.reduce_bytes:
             call = Call(

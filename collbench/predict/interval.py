@@ -10,7 +10,7 @@ import numpy as np
 
 from collbench.predict.cost import Costs
 from collbench.predict.draws import DRAWS, HIGH, LOW, Floats, play_drawn
-from collbench.predict.timeline import Call, Placed, Task, last_end_ms, play
+from collbench.predict.timeline import Call, Placed, Task, last_end_ms
 
 Interval = tuple[float, float]
 Play = Callable[[Sequence[Task], Callable[[Call], float]], list[Placed]]
@@ -38,14 +38,14 @@ def plain_intervals(tasks: Sequence[Task], costs: Costs, *, overlap: bool) -> St
     )
 
 
-def shared_intervals(tasks: Sequence[Task], costs: Costs, play_exactly: Play) -> StepIntervals:
-    """Of a step where what runs at a time slows one another. `costs` must have intervals.
+def shared_intervals(tasks: Sequence[Task], costs: Costs, play_exactly: Play, compute_ms: float) -> StepIntervals:
+    """Of a step where what runs at a time slows one another. `costs` must have intervals; compute_ms: without calls.
 
     Event by event, one draw takes as long as all take at once on plain streams. So the plain play says which draws are
     the 5 % and the 95 % of the step, and of the tail, and these alone are played as they are.
     """
     drawn = play_drawn(tasks, costs.drawn_ms)
-    steps_ms = drawn.step_ms + _delays_ms(tasks, costs, drawn.step_ms)
+    steps_ms = drawn.step_ms + _delays_ms(tasks, costs, drawn.step_ms - compute_ms)
     step, tail = (
         np.argsort(values, kind="stable")[[LOW, HIGH]].tolist() for values in (steps_ms, drawn.exposed_tail_ms)
     )
@@ -61,13 +61,12 @@ def shared_intervals(tasks: Sequence[Task], costs: Costs, play_exactly: Play) ->
     return StepIntervals(step_ms=(min(steps), max(steps)), exposed_tail_ms=(min(tails), max(tails)))
 
 
-def _delays_ms(tasks: Sequence[Task], costs: Costs, step_ms: Floats) -> Floats:
+def _delays_ms(tasks: Sequence[Task], costs: Costs, exposed_ms: Floats) -> Floats:
     """About how much communication that is hidden delays the computation that hides it, in every draw."""
     comm, delays = np.zeros(DRAWS), np.zeros(DRAWS)
     for call, count in Counter(task.work for task in tasks if isinstance(task.work, Call)).items():
         factors, together = costs.slowdown(call), count * costs.drawn_ms(call)
         comm += together
         delays += together * factors.comm * (1 - 1 / factors.compute)
-    exposed = step_ms - last_end_ms(play(tasks, lambda call: 0.0))
-    hidden_share = 1 - exposed / np.maximum(comm, 1e-9)
+    hidden_share = 1 - exposed_ms / np.maximum(comm, 1e-9)
     return np.asarray(delays * hidden_share)

@@ -7,7 +7,7 @@ torch's own FSDPMemTracker in tests/predict/test_memory_torch.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from collbench.dtypes import find_dtype
 from collbench.predict.ddp import reduced_buckets
@@ -44,6 +44,10 @@ class Memory:
     def persistent_GB(self) -> float:
         """What stays for the whole run."""
         return self.parameters_GB + self.gradients_GB + self.optimizer_GB
+
+    def to_dict(self) -> dict[str, float]:
+        """The JSON object."""
+        return asdict(self) | {"persistent_GB": self.persistent_GB}
 
 
 def ledger(workload: Workload, strategy: Strategy, placement: Placement, options: Options) -> Memory:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from collbench.errors import InputError, one_of
 from collbench.predict.deepspeed import DeepSpeed
 
-COMM_HOOKS = {"fp16": "float16", "bf16": "bfloat16"}  # torch's compression hooks -> the type of what is sent
+COMM_HOOKS = ("fp16", "bf16")  # torch's compression hooks, named as the type of what is sent
 BACKWARD_PREFETCHES = ("pre", "post", "none")
 
 

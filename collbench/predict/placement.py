@@ -21,6 +21,11 @@ class Group:
     nranks: int
     nnodes: int
 
+    @property
+    def crosses_nodes(self) -> bool:
+        """Whether they use the links between nodes. Groups inside a node use others."""
+        return self.nnodes > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
@@ -74,6 +79,14 @@ def _mesh_name(nranks: int, shards: int) -> str:
     return f"mesh:{nranks // shards}x{shards}"
 
 
+def parse_mesh(text: str, what: str = "mesh", example: str = "2x8") -> tuple[int, int]:
+    """(replicas, shards) from `2x8`; InputError for anything else."""
+    match = re.fullmatch(r"\s*(\d+)\s*[xX]\s*(\d+)\s*", text)
+    if not match:
+        raise InputError(f"{what} {text!r} is not understood: expected RxS (replicas x shards), such as {example}")
+    return int(match[1]), int(match[2])
+
+
 def place(nodes: int, ranks_per_node: int) -> Placement:
     """All ranks in one shard group; InputError where a number is not a whole one above zero."""
     check_count("nodes", nodes)
@@ -89,12 +102,7 @@ def place_mesh(nodes: int, ranks_per_node: int, mesh: str | tuple[int, int] | No
             raise InputError("hsdp on one node needs a mesh: give --mesh RxS (replicas x shards)")
         return Placement(nodes=nodes, ranks_per_node=ranks_per_node, replicas=nodes)
     text = mesh if isinstance(mesh, str) else "x".join(map(str, mesh))
-    match = re.fullmatch(r"\s*(\d+)\s*[xX]\s*(\d+)\s*", text)
-    if not match:
-        raise InputError(
-            f"mesh {text!r} is not understood: expected RxS (replicas x shards), such as {nodes}x{ranks_per_node}"
-        )
-    replicas, shards = int(match[1]), int(match[2])
+    replicas, shards = parse_mesh(text, example=f"{nodes}x{ranks_per_node}")
     if replicas * shards != flat.nranks:
         raise InputError(
             f"mesh {replicas}x{shards} has {replicas * shards} ranks, but {nodes} x {ranks_per_node} nodes x ranks per "

@@ -7,17 +7,15 @@ import os
 from bisect import insort
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from collbench.errors import InputError
-from collbench.model.store import load_model
 from collbench.predict.cost import CostModel
 from collbench.predict.options import Options, check_count
 from collbench.predict.plan_result import Change, Needed, Plan, PlannedStep, Scaling
 from collbench.predict.plan_space import Configuration, Mesh, Reshard, Space, configurations
 from collbench.predict.plan_times import StepTimes
-from collbench.predict.step import layout_of
+from collbench.predict.step import check_trains, layout_of, loaded
 from collbench.predict.workload import Workload
 
 # Micro-batches that are played at most for the strong scaling: more take longer to play than all else.
@@ -51,12 +49,8 @@ def plan_step(
     for its backward, which a workload does not know.  peak_TFLOPS: of one rank's device, for the MFU.
     Raises InputError for a value or a choice that does not fit, and where the model can answer no configuration.
     """
-    if isinstance(workload, (str, os.PathLike)):
-        workload = Workload.from_toml(Path(workload))
-    if isinstance(model, (str, os.PathLike)):
-        model = load_model(model)
-    if not workload.trainable_numel:
-        raise InputError(f"workload {workload.name} trains nothing: give a layer tensors and trainable = true")
+    workload, model = loaded(workload, model)
+    check_trains(workload)
     check_count("top", top)
     _check_amounts(memory_GB=memory_GB, activations_GB=activations_GB, peak_TFLOPS=peak_TFLOPS)
     own_nodes, ranks_per_node = layout_of(model, None, ranks_per_node)

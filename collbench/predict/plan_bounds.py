@@ -95,7 +95,7 @@ class Chains:
         """
         loads_ms = {False: 0.0, True: 0.0}  # of the links inside a node, and of those between nodes
         for kind, call in enumerate(placed):
-            loads_ms[call.group.nnodes > 1] += self._counts[kind] * transfer_ms(call)
+            loads_ms[call.group.crosses_nodes] += self._counts[kind] * transfer_ms(call)
         return max(*loads_ms.values(), self._longest_ms([time_ms(call) for call in placed], turns))
 
     def _longest_ms(self, costs_ms: Sequence[float], turns: bool) -> float:

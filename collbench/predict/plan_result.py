@@ -8,7 +8,7 @@ from typing import Any
 from collbench.predict.plan_space import Configuration
 from collbench.predict.plan_times import Refused
 from collbench.predict.plan_why import PHASES, Wait, waits
-from collbench.predict.prediction import StepPrediction
+from collbench.predict.prediction import StepPrediction, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +43,9 @@ class PlannedStep:
         """Its object in `plan --json`."""
         prediction, found = self.prediction, self.waits
         exposed = {f"{phase}_ms": sum(wait.wait_ms for wait in found if wait.phase == phase) for phase in PHASES}
-        memory = asdict(prediction.memory) | {"persistent_GB": prediction.memory.persistent_GB}
         return configuration_dict(self.configuration) | {
             "step_ms": prediction.step_ms,
-            "step_ms_interval": _listed(prediction.step_ms_interval),
+            "step_ms_interval": listed(prediction.step_ms_interval),
             "compute_ms": prediction.compute_ms,
             "comm_ms": prediction.comm_ms,
             "exposed_comm_ms": prediction.exposed_comm_ms,
@@ -56,7 +55,7 @@ class PlannedStep:
             "tokens_per_s": prediction.tokens_per_s,
             "tflops_per_rank": prediction.tflops_per_rank,
             "mfu": self.mfu,
-            "memory": memory | {"total_GB": self.total_GB},
+            "memory": prediction.memory.to_dict() | {"total_GB": self.total_GB},
             "changes": [
                 {
                     "knob": change.knob,
@@ -155,7 +154,3 @@ def configuration_dict(configuration: Configuration) -> dict[str, Any]:
         "ranks_per_node": configuration.ranks_per_node,
         **knobs,
     }
-
-
-def _listed(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else list(interval)

@@ -16,7 +16,7 @@ import numpy as np
 
 from collbench.errors import InputError
 from collbench.predict.channels import GLOO
-from collbench.predict.cost import CostModel, Costs, Estimate, SlowdownModel
+from collbench.predict.cost import CostModel, Costs, Estimate, Question, SlowdownModel
 from collbench.predict.memory import Memory, ledger
 from collbench.predict.options import Options
 from collbench.predict.plan_bounds import Chains, roles_of
@@ -25,8 +25,6 @@ from collbench.predict.step import StepPrediction, predict_step
 from collbench.predict.strategies import STRATEGIES
 from collbench.predict.timeline import Call
 from collbench.predict.workload import Workload
-
-_Question = tuple[str, str, int | None, int | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +41,8 @@ class Answers:
 
     def __init__(self, model: CostModel, timing: str | None) -> None:
         self._model, self._timing = model, timing
-        self._known: dict[_Question, dict[float, Estimate]] = {}  # by size
-        self._refused: dict[_Question, str] = {}
+        self._known: dict[Question, dict[float, Estimate]] = {}  # by size
+        self._refused: dict[Question, str] = {}
         self._reasons: dict[str, str] = {}
         if isinstance(model, SlowdownModel):
             self.slowdown = model.slowdown
@@ -61,9 +59,9 @@ class Answers:
 
     def learn(self, calls: Iterable[Call]) -> None:
         """Ask the model for these calls; `refusal` tells what it cannot answer."""
-        sizes: dict[_Question, set[int]] = {}
+        sizes: dict[Question, set[int]] = {}
         for call in calls:
-            question = self._question(call)
+            question = Question.about(call, self._timing)
             if question not in self._refused and call.size_bytes not in self._known.get(question, ()):
                 sizes.setdefault(question, set()).add(call.size_bytes)
         for question, asked in sizes.items():
@@ -80,37 +78,24 @@ class Answers:
         if not self._refused:
             return None
         for call in calls:
-            reason = self._refused.get(self._question(call))
+            reason = self._refused.get(Question.about(call, self._timing))
             if reason is not None:
                 what = f"{call.collective} on {call.group.name.partition(':')[0]}"
                 return what, self._reasons.setdefault(what, reason)
         return None
 
-    def time(
-        self,
-        collective: str,
-        size_bytes: float,
-        group: str = "world",
-        nranks: int | None = None,
-        nnodes: int | None = None,
-        dtype: str | None = None,
-        timing: str | None = None,
-    ) -> Estimate:
+    def time(self, collective: str, size_bytes: Any, **others: Any) -> Estimate:
         """As the model answers it, but without an interval."""
-        question = (collective, group, nranks, nnodes, dtype, timing)
+        question = Question(collective, **others)
         if size_bytes not in self._known.get(question, ()):
             self._ask(question, [size_bytes])
         return self._known[question][size_bytes]
 
-    def _ask(self, question: _Question, sizes: Sequence[float]) -> None:
+    def _ask(self, question: Question, sizes: Sequence[float]) -> None:
         together: Any = np.array(sizes, dtype=np.float64)  # models take arrays, though a prediction asks one by one
-        estimate = self._model.time(question[0], together, *question[1:])
+        estimate = question.ask(self._model, together)
         answers = {size: _at(estimate, index) for index, size in enumerate(sizes)}
         self._known.setdefault(question, {}).update(answers)
-
-    def _question(self, call: Call) -> _Question:
-        group = call.group
-        return call.collective, group.name, group.nranks, group.nnodes, call.dtype, self._timing
 
 
 def _at(estimate: Any, index: int) -> Estimate:
@@ -133,7 +118,7 @@ class StepTimes:
         self._fixed, self._timing = fixed, timing
         self._answers = Answers(model, timing)
         self._costs = Costs(self._answers, timing)
-        self.workload = cache(lambda layers_per_unit: merged(workload, layers_per_unit))
+        self._workload = cache(lambda layers_per_unit: merged(workload, layers_per_unit))
         self._memory: dict[tuple[object, ...], Memory] = {}
         self._chains: dict[tuple[object, ...], Chains] = {}
         self._steps_ms: dict[tuple[Configuration, int], float] = {}
@@ -142,7 +127,7 @@ class StepTimes:
         """What one rank keeps: the same on all meshes of so many shards."""
         key = _alike(configuration)
         if key not in self._memory:
-            workload = self.workload(configuration.layers_per_unit)
+            workload = self._workload(configuration.layers_per_unit)
             strategy, options = STRATEGIES[configuration.strategy], configuration.options(self._fixed)
             self._memory[key] = ledger(workload, strategy, configuration.placement, options)
         return self._memory[key]
@@ -179,7 +164,7 @@ class StepTimes:
         if accumulate is not None:
             options = replace(options, accumulate=accumulate)
         return predict_step(
-            self.workload(configuration.layers_per_unit),
+            self._workload(configuration.layers_per_unit),
             model,
             configuration.strategy,
             nodes=configuration.nodes,
@@ -191,7 +176,7 @@ class StepTimes:
     def _chains_of(self, configuration: Configuration) -> Chains:
         key = _alike(configuration)
         if key not in self._chains:
-            workload, strategy = self.workload(configuration.layers_per_unit), STRATEGIES[configuration.strategy]
+            workload, strategy = self._workload(configuration.layers_per_unit), STRATEGIES[configuration.strategy]
             roles, options = roles_of(configuration.placement), configuration.options(self._fixed)
             self._chains[key] = Chains(strategy.schedule(workload, roles, options))
         return self._chains[key]

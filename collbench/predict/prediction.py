@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from collbench.predict.memory import Memory
@@ -117,13 +117,13 @@ class StepPrediction:
             "nodes": self.nodes,
             "ranks_per_node": self.ranks_per_node,
             "step_ms": self.step_ms,
-            "step_ms_interval": _list(self.step_ms_interval),
+            "step_ms_interval": listed(self.step_ms_interval),
             "compute_ms": self.compute_ms,
             "comm_ms": self.comm_ms,
             "exposed_comm_ms": self.exposed_comm_ms,
-            "exposed_comm_ms_interval": _list(self.exposed_comm_ms_interval),
+            "exposed_comm_ms_interval": listed(self.exposed_comm_ms_interval),
             "exposed_tail_ms": self.exposed_tail_ms,
-            "exposed_tail_ms_interval": _list(self.exposed_tail_ms_interval),
+            "exposed_tail_ms_interval": listed(self.exposed_tail_ms_interval),
         }
         if self.windows is not None:
             document |= {
@@ -141,12 +141,13 @@ class StepPrediction:
             "extrapolated": self.extrapolated,
             "notes": list(self.notes),
             "collectives": [_collective_dict(entry) for entry in self.collectives],
-            "memory": asdict(self.memory) | {"persistent_GB": self.memory.persistent_GB},
+            "memory": self.memory.to_dict(),
             "timeline": [_bar_dict(placed) for placed in self.timeline],
         }
 
 
-def _list(interval: tuple[float, float] | None) -> list[float] | None:
+def listed(interval: tuple[float, float] | None) -> list[float] | None:
+    """As JSON has it."""
     return None if interval is None else list(interval)
 
 

@@ -50,10 +50,7 @@ def predict_step(
     stage's.  choices: the fields of `Options`, such as bucket_cap_mb and accumulate.
     Raises InputError for a value or an option that does not fit, and for what the model cannot answer.
     """
-    if isinstance(workload, (str, os.PathLike)):
-        workload = Workload.from_toml(Path(workload))
-    if isinstance(model, (str, os.PathLike)):
-        model = load_model(model)
+    workload, model = loaded(workload, model)
     if deepspeed is not None:
         config = DeepSpeed.from_dict(deepspeed) if isinstance(deepspeed, Mapping) else DeepSpeed.read(deepspeed)
         strategy, choices = _configured(config, strategy, choices)
@@ -61,7 +58,7 @@ def predict_step(
     strategy = strategy or "ddp"
     options = Options(**choices)
     chosen = find_strategy(strategy, options)
-    _check_trains(workload)
+    check_trains(workload)
     nodes, ranks_per_node = layout_of(model, nodes, ranks_per_node)
     flat = "mesh" not in chosen.options
     placement = place(nodes, ranks_per_node) if flat else place_mesh(nodes, ranks_per_node, options.mesh)
@@ -77,18 +74,22 @@ def predict_step(
             return play_exactly(tasks, costs.time_ms)
         return play(tasks, costs.time_ms, overlap=overlap)
 
+    timeline = placed(schedule.tasks)
+    step, tail = last_end_ms(timeline), tail_ms(timeline)
+    compute_ms = last_end_ms(play(schedule.tasks, lambda call: 0.0, overlap=overlap))
+
     def step_ms(micro_batches: int) -> float:
+        if micro_batches == options.accumulate:
+            return step
         window = chosen.schedule(workload, placement, replace(options, accumulate=micro_batches))
         return last_end_ms(placed(window.tasks))
 
-    timeline = placed(schedule.tasks)
-    step, tail = last_end_ms(timeline), tail_ms(timeline)
     intervals = None
     if costs.have_intervals:
         intervals = (
             plain_intervals(schedule.tasks, costs, overlap=overlap)
             if play_exactly is None
-            else shared_intervals(schedule.tasks, costs, play_exactly)
+            else shared_intervals(schedule.tasks, costs, play_exactly, compute_ms)
         )
     windows = None if micro_batches is None else _windows(micro_batches, options.accumulate)
     return StepPrediction(
@@ -97,7 +98,7 @@ def predict_step(
         placement=placement,
         step_ms=step,
         step_ms_interval=None if intervals is None else _around(step, intervals.step_ms),
-        compute_ms=last_end_ms(play(schedule.tasks, lambda call: 0.0, overlap=overlap)),
+        compute_ms=compute_ms,
         comm_ms=sum(costs.time_ms(call) * count for call, count in calls.items()),
         exposed_tail_ms=tail,
         exposed_tail_ms_interval=None if intervals is None else _around(tail, intervals.exposed_tail_ms),
@@ -149,7 +150,19 @@ def _around(value: float, interval: tuple[float, float]) -> tuple[float, float]:
     return min(value, interval[0]), max(value, interval[1])
 
 
-def _check_trains(workload: Workload) -> None:
+def loaded(
+    workload: Workload | str | os.PathLike[str], model: CostModel | str | os.PathLike[str]
+) -> tuple[Workload, CostModel]:
+    """Both as they are, or read from the files of which they are the paths."""
+    if isinstance(workload, (str, os.PathLike)):
+        workload = Workload.from_toml(Path(workload))
+    if isinstance(model, (str, os.PathLike)):
+        model = load_model(model)
+    return workload, model
+
+
+def check_trains(workload: Workload) -> None:
+    """InputError where nothing trains."""
     if not workload.trainable_numel:
         raise InputError(
             f"workload {workload.name} trains nothing, and torch refuses a module without trainable parameters: "

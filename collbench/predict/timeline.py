@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from collbench.predict.placement import Group
 
-COMPUTE = "compute"
+COMPUTE, COMM = "compute", "comm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

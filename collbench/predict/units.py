@@ -87,24 +87,25 @@ def _numbers(layers: tuple[Layer, ...], shards: int, division: Division) -> tupl
     shapes = tuple(shape for layer in layers for shape in _all(layer) if prod(shape) > division.whole_numel)
     trained = tuple(shape for layer in layers for shape in _trained(layer))
     if division.padded == "rows":
-        return _rows(shapes, shards), _rows(trained, shards)
+        return padded_rows(shapes, shards), padded_rows(trained, shards)
     if division.padded == "tensors":
         return _tensors(shapes, shards), _tensors(trained, shards)
-    flat = _up(sum(map(prod, shapes)), shards)
+    flat = rounded_up(sum(map(prod, shapes)), shards)
     return flat, flat if trained else 0
 
 
-def _rows(shapes: Shapes, multiple: int) -> int:
+def padded_rows(shapes: Shapes, multiple: int) -> int:
     """Elements of all, every dimension 0 rounded up to a multiple."""
-    return sum(_up(shape[0], multiple) * prod(shape[1:]) for shape in shapes)
+    return sum(rounded_up(shape[0], multiple) * prod(shape[1:]) for shape in shapes)
 
 
 def _tensors(shapes: Shapes, multiple: int) -> int:
     """Elements of all, every tensor's rounded up to a multiple."""
-    return sum(_up(prod(shape), multiple) for shape in shapes)
+    return sum(rounded_up(prod(shape), multiple) for shape in shapes)
 
 
-def _up(count: int, multiple: int) -> int:
+def rounded_up(count: int, multiple: int) -> int:
+    """To the next multiple: what is divided into equal shares."""
     return -(-count // multiple) * multiple
 
 

@@ -16,16 +16,15 @@ from dataclasses import replace
 from math import prod
 
 from collbench.dtypes import find_dtype
+from collbench.predict.ddp import add_optimizer, add_sharded_optimizer
 from collbench.predict.deepspeed import DeepSpeed
 from collbench.predict.fsdp import Builder
 from collbench.predict.options import Options
 from collbench.predict.order import ROOT, Item, planned_order
 from collbench.predict.placement import Placement
-from collbench.predict.timeline import COMPUTE, Call, Schedule
+from collbench.predict.timeline import COMM, COMPUTE, Call, Schedule
 from collbench.predict.units import Division
 from collbench.predict.workload import Workload, backward_ms
-
-COMM = "comm"
 
 
 def division_of(config: DeepSpeed) -> Division:
@@ -67,25 +66,25 @@ class _Replicated:
         marks = self.options.micro_batch_marks
         for mark in marks:
             self._micro_batch(mark, sends=self.config.stage == 2 or mark == marks[-1])
-        divided = self.placement.nranks if self.config.stage else 1
-        everything = tuple(range(len(self.schedule.tasks)))
-        optimizer_ms = self.workload.optimizer_ms / divided
-        optimizer = self.schedule.add("optimizer", optimizer_ms, after=everything, stream=COMPUTE, phase="optimizer")
         if self.config.stage:
-            self._gather_parameters(optimizer)
+            # Parameters are gathered in one call: DeepSpeed does not look at allgather_bucket_size where torch gathers
+            # tensors.
+            add_sharded_optimizer(self.schedule, self.workload, self.placement)
+        else:
+            add_optimizer(self.schedule, self.workload.optimizer_ms)
         return self.schedule
 
     def _micro_batch(self, mark: str, *, sends: bool) -> None:
-        layers = list(enumerate(self.workload.expanded))
+        layers = self.workload.expanded
         self._compute(f"forward{mark}", self.workload.forward_ms, "forward")
-        for _, (name, layer) in layers:
+        for name, layer in layers:
             self._compute(f"forward {name}{mark}", layer.forward_ms, "forward")
         self._compute(f"backward{mark}", self.workload.backward_ms, "backward")
         late = not self.config.overlaps and self.config.stage < 2
         waiting: list[int] = []  # full buckets that are sent behind the last backward
         numel = index = 0
         last = 0
-        for _, (name, layer) in reversed(layers):
+        for name, layer in reversed(layers):
             work = backward_ms(layer, recompute=self.options.recompute)
             last = self._compute(f"backward {name}{mark}", work, "backward")
             for shape in reversed(layer.tensors) if layer.trainable and sends else ():
@@ -113,18 +112,6 @@ class _Replicated:
         before, name = self.sent, f"all_reduce bucket {index}{mark}"
         self.sent = self.schedule.call(name, call, after=(ready,), stream=COMM, phase="gradients")
         self.waits += before if self.config.overlaps else self.sent
-
-    def _gather_parameters(self, optimizer: int) -> None:
-        """All of them in one call: DeepSpeed does not look at allgather_bucket_size where torch gathers tensors."""
-        nranks, dtype = self.placement.nranks, self.workload.param_dtype
-        numel = -(-self.workload.trainable_numel // nranks) * nranks
-        call = Call(
-            collective="all_gather_into_tensor",
-            size_bytes=numel * find_dtype(dtype).itemsize,
-            group=self.placement.world,
-            dtype=dtype,
-        )
-        self.schedule.call("all_gather parameters", call, after=(optimizer,), stream=COMM, phase="parameters")
 
 
 class _Sharded(Builder):

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from collbench.model.laws import Fit
-from collbench.report.canvas import PICTURES, dress, new_figure, size_axis
+from collbench.report.canvas import PICTURES
 from collbench.report.files import write_file
 from collbench.report.panels import Panel, panels_of, plotted
-from collbench.report.plots import draw_busbw, draw_time, size_range
+from collbench.report.plots import draw_busbw, draw_time, grid
 
 ROWS = 6  # of a file; further ones go into files of their own
-_ROW_IN = (10.8, 4.1)  # width and height
 
 
 def write_fit_plots(path: Path, fits: Sequence[Fit]) -> list[Path]:
@@ -33,13 +32,5 @@ def write_fit_plots(path: Path, fits: Sequence[Fit]) -> list[Path]:
 
 def fit_figure(panels: Sequence[Panel]) -> Figure:
     """One row a panel: its points, α–β segments and 90 % interval as time, log–log, and as bus bandwidth."""
-    figure = new_figure(_ROW_IN[0], _ROW_IN[1] * len(panels))
-    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
-    places: Iterator[int] = iter(range(1, 2 * len(panels) + 1))
-    for panel in panels:
-        for draw, details in ((draw_time, panel.kind.details), (draw_busbw, "bus bandwidth")):
-            axes = figure.add_subplot(len(panels), 2, next(places))
-            draw(axes, panel)
-            dress(axes, panel.kind.collective, details)
-            size_axis(axes, *size_range(panel))
-    return figure
+    both = [((panel, draw_time, panel.kind.details), (panel, draw_busbw, "bus bandwidth")) for panel in panels]
+    return grid([plot for row in both for plot in row], columns=2)

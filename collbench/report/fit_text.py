@@ -20,8 +20,7 @@ def full_text(fits: Sequence[Fit]) -> str:
 
 def busbw_text(fit: Fit) -> str:
     """The last bandwidth; its low end where the sweep shows no more than that it is above it."""
-    unknown = any(note.startswith("bandwidth not identified") for note in fit.notes)
-    return f"> {digits(fit.busbw_GBps_interval[0])}" if unknown else digits(fit.busbw_GBps)
+    return digits(fit.busbw_GBps) if fit.shows_bandwidth else f"> {digits(fit.busbw_GBps_interval[0])}"
 
 
 def _block(fit: Fit) -> Iterator[str]:
@@ -76,4 +75,4 @@ def _size(name: str, size_bytes: float, ends: Interval | None) -> tuple[str, ...
 def _figure(name: str, unit: str, value: float, ends: Interval) -> tuple[str, ...]:
     """A row; ± is half of the interval, relative to the value."""
     half = 100 * (ends[1] - ends[0]) / 2 / value if value else math.inf
-    return (name, digits(value), unit, interval(ends), f"{half:.1f} %" if half < 100 else "> 100 %")
+    return (name, digits(value), unit, interval(ends), percent(half) if half < 100 else "> 100 %")

@@ -39,23 +39,24 @@ _DENSE = 100  # places at which a curve is read; a segment is bent on logarithmi
 
 def time_figure(panels: Sequence[Panel], columns: int = 1) -> Figure:
     """Time against size, log–log, one plot a panel: medians, their repeats, α–β segments, the 90 % interval."""
-    return _grid(panels, columns, draw_time)
+    return grid([(panel, draw_time, panel.kind.details) for panel in panels], columns)
 
 
 def busbw_figure(panels: Sequence[Panel], columns: int = 1) -> Figure:
     """Bus bandwidth against size, one plot a panel; a panel whose ranks are not known stays empty."""
-    return _grid(panels, columns, draw_busbw)
+    return grid([(panel, draw_busbw, panel.kind.details) for panel in panels], columns)
 
 
-def _grid(panels: Sequence[Panel], columns: int, draw: Callable[[Axes, Panel], None]) -> Figure:
-    rows = -(-len(panels) // columns)
+def grid(plots: Sequence[tuple[Panel, Callable[[Axes, Panel], None], str]], columns: int) -> Figure:
+    """Plots, row by row: what is drawn of a panel, `draw_time` or `draw_busbw`, and the details beneath its title."""
+    rows = -(-len(plots) // columns)
     figure = new_figure(5.4 * columns, 4.1 * rows)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.08)  # type: ignore[union-attr, call-arg]
-    for index, panel in enumerate(panels, start=1):
+    for index, (panel, draw, details) in enumerate(plots, start=1):
         axes = figure.add_subplot(rows, columns, index)
         draw(axes, panel)
-        dress(axes, panel.kind.collective, panel.kind.details)
-        size_axis(axes, *size_range(panel))
+        dress(axes, panel.kind.collective, details)
+        size_axis(axes, *_size_range(panel))
     return figure
 
 
@@ -152,7 +153,7 @@ def _segment_line(segment: Segment) -> tuple[Floats, Floats]:
     return sizes, segment.alpha_us + sizes / (segment.bandwidth_GBps * 1e3)  # 1 GB/s is 1e3 B/us
 
 
-def size_range(panel: Panel) -> tuple[float, float]:
+def _size_range(panel: Panel) -> tuple[float, float]:
     """The smallest and the largest size that a panel shows."""
     of_timing = [(_medians(panel, timing)[0], _measured(panel, timing, wrong=True)[0]) for timing in _timings(panel)]
     spans = [np.array(_span(fit)) for fit in panel.fits.values()]

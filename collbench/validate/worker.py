@@ -138,9 +138,9 @@ def _document(predicted: StepPrediction, measured: Measured, steps: int) -> dict
         "measured": medians,
         "predicted": expected,
         **{
-            f"predicted_{name}": prediction[name]
-            for name in map("{}_interval".format, QUANTITIES)
-            if name in prediction
+            f"predicted_{name}_interval": prediction[f"{name}_interval"]
+            for name in QUANTITIES
+            if f"{name}_interval" in prediction
         },
         "error_pct": error_pct(expected, medians),
         "spread_ms": {name: [quantile(v, 0.05), quantile(v, 0.95)] for name, v in samples.items()},

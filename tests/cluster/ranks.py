@@ -164,10 +164,6 @@ class Job:
         """Send a signal to one process, by its name in Outcome."""
         self._processes[self._names.index(name)].send_signal(number)
 
-    def stderr_of(self, name: str) -> str:
-        """What a process has written so far."""
-        return self._outputs[self._names.index(name)][1].read_text(errors="replace")
-
     def kill(self) -> None:
         """Leave no process of the job, also none that its processes started."""
         for process in self._processes:

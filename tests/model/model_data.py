@@ -45,8 +45,12 @@ def row(size_bytes: int, time_us: float, **changes: Any) -> dict[str, Any]:
 
 def rows(sizes: Any = SIZES, alpha_us: float = 20.0, bandwidth_GBps: float = 25.0, **changes: Any) -> list[dict]:
     """A noise-free sweep of t = alpha + size / bandwidth."""
-    times = line_us(sizes, alpha_us, bandwidth_GBps)
-    return [row(size, time, **changes) for size, time in zip(sizes, times, strict=True)]
+    return sweep(line_us(sizes, alpha_us, bandwidth_GBps), sizes, **changes)
+
+
+def sweep(times_us: Any, sizes: Any = SIZES, **changes: Any) -> list[dict]:
+    """A measurement of each size."""
+    return [row(size, time, **changes) for size, time in zip(sizes, times_us, strict=True)]
 
 
 def frame(*lists: list[dict]) -> pandas.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from model_data import SIZES, frame, line_us, noisy, row, rows
+from model_data import SIZES, frame, line_us, noisy, row, rows, sweep
 
 from collbench.model.fit import fit_results
 from collbench.model.laws import Fit
@@ -14,10 +14,6 @@ from collbench.model.store import Model
 def only(model: Model) -> Fit:
     (fit,) = model.fits
     return fit
-
-
-def sweep(times: np.ndarray, **changes: object) -> list[dict]:
-    return [row(size, us, **changes) for size, us in zip(SIZES, times, strict=True)]
 
 
 def test_a_first_row_that_warmed_up_is_set_aside_and_said() -> None:

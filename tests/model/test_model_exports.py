@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_data import SIZES, frame, line_us, row, rows
+from model_data import SIZES, frame, line_us, rows, sweep
 
 from collbench.collectives import find_collective
 from collbench.errors import InputError
@@ -87,7 +87,7 @@ def test_astra_sim_gets_one_level_where_one_was_measured() -> None:
 
 def test_astra_sim_is_told_to_be_wrong_where_the_fit_bends() -> None:
     times = np.where(SIZES <= 2**16, line_us(SIZES, 10, 1), line_us(SIZES, 200, 25))
-    bent = export("astra-sim", fit_results(frame([row(size, time) for size, time in zip(SIZES, times, strict=True)])))
+    bent = export("astra-sim", fit_results(frame(sweep(times))))
     (note,) = bent.notes
     assert "2 segments" in note and "of the measured time" in note
 

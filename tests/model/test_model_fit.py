@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
-from model_data import SIZES, frame, line_us, noisy, row, rows, write_results
+from model_data import SIZES, frame, line_us, noisy, row, rows, sweep, write_results
 
 from collbench.errors import InputError
 from collbench.model.fit import fit_results
@@ -199,7 +199,7 @@ def test_what_a_sweep_cannot_tell_is_noted() -> None:
 
 def test_n_half_lies_where_half_of_the_bandwidth_is_reached() -> None:
     times = np.where(SIZES <= 65536, line_us(SIZES, 10, 2), line_us(SIZES, 60, 25))
-    fit = only(fit_results(frame([row(size, time) for size, time in zip(SIZES, times, strict=True)])).fits)
+    fit = only(fit_results(frame(sweep(times))).fits)
     assert len(fit.segments) == 2
     assert fit.n_half_bytes == pytest.approx(60e-6 * 25e9)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_data import SIZES, frame, line_us, noisy, row, rows
+from model_data import SIZES, frame, line_us, noisy, rows, sweep
 
 from collbench.model.fit import fit_results
 from collbench.model.guidelines import broken_guidelines, unlike_groups
@@ -18,10 +18,6 @@ def broken(*lists: list[dict[str, Any]]) -> list[str]:
     return broken_guidelines(fit_results(frame(*lists)).fits)
 
 
-def curve(times_us: Any, **changes: Any) -> list[dict[str, Any]]:
-    return [row(size, time, **changes) for size, time in zip(SIZES, times_us, strict=True)]
-
-
 def test_a_sane_library_is_not_warned_of() -> None:
     assert broken(rows(), *(rows(alpha_us=11, bandwidth_GBps=49, collective=name) for name in PARTS)) == []
 
@@ -29,7 +25,7 @@ def test_a_sane_library_is_not_warned_of() -> None:
 def test_an_all_reduce_slower_than_its_parts() -> None:
     times_us = line_us(SIZES, 20, 25) * np.where(SIZES == 2**20, 3.0, 1.0)
     (line,) = broken(
-        curve(times_us), *(rows(alpha_us=10, bandwidth_GBps=50, collective=name) for name in PARTS), rows(dtype="int8")
+        sweep(times_us), *(rows(alpha_us=10, bandwidth_GBps=50, collective=name) for name in PARTS), rows(dtype="int8")
     )[:1]
     assert "all_reduce world (8 ranks on 2 nodes, isolated): slower than reduce_scatter_tensor + " in line
     assert "at 1 of 28 sizes, most at 1 MiB: 186 us against 31 us + 31 us (3.00×)" in line
@@ -57,7 +53,7 @@ def test_a_part_slower_than_the_whole(slow: str, fast: str) -> None:
 
 def test_a_larger_message_that_is_faster() -> None:
     times_us = np.where(SIZES <= 512, 600.0, line_us(SIZES, 280, 5))
-    (line,) = broken(curve(times_us, collective="all_to_all_single"))
+    (line,) = broken(sweep(times_us, collective="all_to_all_single"))
     assert "all_to_all_single world (8 ranks on 2 nodes, isolated): 8 B takes 600 us, longer than" in line
     assert "such as 1 KiB with 280 us" in line
 
@@ -66,10 +62,10 @@ def test_noise_breaks_no_guideline() -> None:
     found = 0
     for seed in range(100):
         parts = [
-            curve(noisy(line_us(SIZES, 10, 50), 0.05, 3 * seed + number), collective=name)
+            sweep(noisy(line_us(SIZES, 10, 50), 0.05, 3 * seed + number), collective=name)
             for number, name in enumerate(PARTS, start=1)
         ]
-        found += len(broken(curve(noisy(line_us(SIZES, 20, 25), 0.05, 3 * seed)), *parts))
+        found += len(broken(sweep(noisy(line_us(SIZES, 20, 25), 0.05, 3 * seed)), *parts))
     assert found <= 3
 
 

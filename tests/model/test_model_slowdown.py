@@ -97,6 +97,14 @@ def test_fit_carries_them_into_the_model_file(tmp_path: Path) -> None:
     assert loaded.slowdown("all_gather", 2048, "world", 8, 2) is None
 
 
+def test_a_file_with_a_torn_last_line_keeps_its_own(tmp_path: Path) -> None:
+    path = write_results(tmp_path / "results.jsonl", rows())
+    with path.open("a") as file:
+        file.write(json.dumps(record()) + '\n{"kind": "overl')
+    with pytest.warns(UserWarning, match="torn"):
+        assert fit_results(path).overlaps == (overlap(),)
+
+
 def test_a_model_of_runs_without_them_has_no_such_key(tmp_path: Path) -> None:
     for model in (fit_results(write_results(tmp_path / "r.jsonl", rows())), fit_results(frame(rows()))):
         assert "overlaps" not in model.to_dict()

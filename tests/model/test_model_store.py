@@ -14,7 +14,7 @@ from model_data import frame, rows
 
 from collbench.collectives import COLLECTIVES
 from collbench.errors import InputError
-from collbench.model.document import fit_from_json, fit_to_json, scaling_from_json, scaling_to_json
+from collbench.model.document import fit_from_json, scaling_from_json, to_json
 from collbench.model.fit import fit_results
 from collbench.model.laws import Breakpoint, Fit, HeldOutError, Scaling, Segment
 from collbench.model.store import Model, load_model
@@ -108,13 +108,13 @@ fits = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(fits)
 def test_any_fit_goes_through_json_unchanged(fit: Fit) -> None:
-    text = json.dumps(fit_to_json(fit), allow_nan=False)
+    text = json.dumps(to_json(fit), allow_nan=False)
     assert fit_from_json(json.loads(text), "fits[0]") == fit
 
 
 def test_a_scaling_law_goes_through_json_unchanged(model: Model) -> None:
     for law in model.scaling:
-        assert scaling_from_json(json.loads(json.dumps(scaling_to_json(law))), "scaling[0]") == law
+        assert scaling_from_json(json.loads(json.dumps(to_json(law))), "scaling[0]") == law
         assert isinstance(law, Scaling)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_data import SIZES, frame, line_us, noisy, row, rows
+from model_data import SIZES, frame, line_us, noisy, rows, sweep
 
 from collbench.errors import InputError
 from collbench.model.curve import Curve
@@ -23,7 +23,7 @@ def model_of(*lists: list[dict]) -> Model:
 @pytest.fixture(scope="module")
 def noisy_model() -> Model:
     times = noisy(line_us(SIZES, 20, 25), 0.1, seed=3)
-    return model_of([row(size, us) for size, us in zip(SIZES, times, strict=True)])
+    return model_of(sweep(times))
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_ninety_percent_of_new_measurements_fall_into_the_interval() -> None:
     held = []
     for seed in range(30):
         times = noisy(line_us(SIZES, 20, 25), 0.05, seed)
-        model = model_of([row(size, us) for size, us in zip(SIZES, times, strict=True)])
+        model = model_of(sweep(times))
         new = np.geomspace(8, 2**30, 100)
         measured, estimate = noisy(line_us(new, 20, 25), 0.05, 1000 + seed), model.time("all_reduce", new)
         held.append(np.mean((measured >= estimate.low_us) & (measured <= estimate.high_us)))  # type: ignore[operator]

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from model_data import SIZES, frame, row
+from model_data import SIZES, frame, sweep
 
 from collbench.model.fit import fit_results
 
@@ -63,7 +63,7 @@ def score(segments: int, noise: float, seeds: range, outliers: int) -> Score:
         times = true.times_us * np.maximum(1 + noise * random.standard_normal(len(X)), 0.2)
         spoilt = random.choice(np.arange(2, len(X) - 2, 4), outliers, replace=False)
         times[spoilt] *= 6.0
-        (fit,) = fit_results(frame([row(size, us) for size, us in zip(SIZES, times, strict=True)])).fits
+        (fit,) = fit_results(frame(sweep(times))).fits
         found.curves += 1
         if len(fit.segments) != segments:
             continue
@@ -114,7 +114,7 @@ def test_n_half_and_the_size_of_90_percent_are_held_by_their_intervals() -> None
     held_half = held_90 = 0
     for seed in range(100):
         times = (20 + X / 25e3) * (1 + 0.05 * np.random.default_rng(seed).standard_normal(len(X)))
-        (fit,) = fit_results(frame([row(size, us) for size, us in zip(SIZES, times, strict=True)])).fits
+        (fit,) = fit_results(frame(sweep(times))).fits
         if len(fit.segments) > 1:
             continue
         low, high = fit.n_half_bytes_interval  # type: ignore[misc]

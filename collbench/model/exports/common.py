@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from collbench.errors import InputError
-from collbench.model.choose import DEFAULT_DTYPE, DEFAULT_TIMING
+from collbench.model.choose import DEFAULT_DTYPE, DEFAULT_TIMING, plainness
 from collbench.model.laws import Fit, counts
 
 
@@ -33,8 +33,7 @@ def spokesmen(fits: Sequence[Fit], collectives: Iterable[str]) -> list[Fit]:
         return (
             fit.timing != DEFAULT_TIMING,
             fit.dtype != DEFAULT_DTYPE,
-            (False, None, True).index(fit.in_place),
-            (True, None, False).index(fit.concurrent),
+            *plainness(fit),
         )
 
     best: dict[tuple[object, ...], Fit] = {}

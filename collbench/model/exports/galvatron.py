@@ -8,6 +8,7 @@ are nccl-tests' busbw in GB/s (10^9), times are ms, a MB is 2^20 bytes of nccl-t
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -85,7 +86,6 @@ def _notes(bandwidths: dict[str, float], p2p: dict[str, float], times: dict[str,
         f"allreduce_size_{count}_consec_{consecutive}"
         for count in (2**power for power in range(1, world.bit_length()))
         for consecutive in ((1,) if count == world else (1, 0))
-        if count <= world
     ]
     missing = [key for key in wanted if key not in bandwidths]
     if missing:
@@ -96,10 +96,7 @@ def _notes(bandwidths: dict[str, float], p2p: dict[str, float], times: dict[str,
     if not p2p:
         notes.append("galvatron: no p2p_bandwidth: measure '--collective send_recv --group inter,world'")
     for name in _TIMES.values():
-        by_count: dict[str, int] = {}
-        for key in times:
-            if key.startswith(name):
-                by_count[key.split("_")[2]] = by_count.get(key.split("_")[2], 0) + 1
+        by_count = Counter(key.split("_")[2] for key in times if key.startswith(name))
         short = [count for count, sizes in by_count.items() if sizes < _LEAST_SIZES]
         if short:
             notes.append(

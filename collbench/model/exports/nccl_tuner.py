@@ -59,7 +59,7 @@ def export(model: Model, forced: Mapping[Choice, Model]) -> Export:
         "# Lost: times and intervals. channels -1: NCCL's own. Where no row matches NCCL decides as it would.",
     ]
     notes = []
-    if [choice for choice in forced if choice != OWN] and len(forced) > 1:
+    if len(forced) > 1:
         body = [row for key, curves in _curves(forced).items() for row in _rows(key, curves)]
         notes.append(
             f"nccl-tuner: the model file pools the runs of {len(forced)} choices; for predictions fit those alone that "

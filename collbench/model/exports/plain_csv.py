@@ -11,10 +11,9 @@ import numpy as np
 from collbench.collectives import bandwidths_GBps, find_collective
 from collbench.model.band import band
 from collbench.model.exports.common import Export
-from collbench.model.laws import Fit, Segment
+from collbench.model.laws import KEY, Fit, Segment
 from collbench.model.store import Model
 
-_KEY = ("collective", "group", "nranks", "nnodes", "backend", "dtype", "in_place", "timing", "concurrent")
 _POINT = ("size_bytes", "time_us", "low_us", "high_us", "algbw_GBps", "busbw_GBps")
 _SEGMENT = (
     *("segment_alpha_us", "segment_alpha_low_us", "segment_alpha_high_us"),
@@ -26,7 +25,7 @@ _FIT = (
     *("size_90_bytes", "size_90_low_bytes", "size_90_high_bytes"),
     *("error_median_pct", "error_p90_pct", "points"),
 )
-COLUMNS = _KEY + _POINT + _SEGMENT + _FIT
+COLUMNS = KEY + _POINT + _SEGMENT + _FIT
 
 
 def export(model: Model, forced: Mapping[tuple[str, str], Model]) -> Export:
@@ -40,7 +39,7 @@ def export(model: Model, forced: Mapping[tuple[str, str], Model]) -> Export:
 
 
 def _rows(fit: Fit) -> Iterator[list[object]]:
-    key = [getattr(fit, name) for name in _KEY]
+    key = [getattr(fit, name) for name in KEY]
     error = fit.error_pct
     summary = [
         *(fit.alpha_us, *fit.alpha_us_interval, fit.busbw_GBps, *fit.busbw_GBps_interval),

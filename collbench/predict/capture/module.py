@@ -21,14 +21,15 @@ from collbench.predict.capture.loading import Inputs, build, find_function
 from collbench.predict.capture.recorder import Event, Ready, Recording, Sent, recording
 from collbench.predict.capture.reducer import reducer_events
 from collbench.predict.capture.sharding import Attribution, Sharding, shard, sharded_events
+from collbench.predict.capture.spent import Spent
 from collbench.predict.capture.times import counting, default_device, flops_ms, measure_ms, parse_mfu
 from collbench.predict.capture.trace import trace_ms
 from collbench.predict.capture.units import Part, is_sharded, split
-from collbench.predict.capture.walk import Spent, Walk
+from collbench.predict.capture.walk import Walk
 from collbench.predict.captured import AS_ISSUED, STRATEGIES, Captured, Computed, Issued
 from collbench.predict.captured import Event as CapturedEvent
 from collbench.predict.options import Options, check_count
-from collbench.predict.placement import Placement, place_mesh
+from collbench.predict.placement import Placement, parse_mesh, place_mesh
 from collbench.predict.strategies import find_strategy
 from collbench.predict.workload import Layer, Workload
 
@@ -98,10 +99,7 @@ class Request:
     def placement(self) -> Placement:
         """The ranks, on one node: no more is said of them here."""
         if self.mesh is not None:
-            sizes = self.mesh.lower().split("x")
-            if not all(size.isdecimal() and int(size) for size in sizes) or len(sizes) != 2:
-                raise InputError(f"mesh {self.mesh!r}: expected RxS (replicas x shards), such as 4x8")
-            return place_mesh(1, self.nranks or prod(map(int, sizes)), self.mesh)
+            return place_mesh(1, self.nranks or prod(parse_mesh(self.mesh)), self.mesh)
         return Placement(nodes=1, ranks_per_node=self.nranks or DEFAULT_NRANKS)
 
 

@@ -54,6 +54,15 @@ class Recording:
     events: list[Event] = field(default_factory=list)
 
 
+_AS_SENT = {"bool": "uint8", "complex64": "float32", "complex128": "float64"}  # as torch's backends send them
+
+
+def sent_dtype(tensor: torch.Tensor) -> str:
+    """torch's name of the type that a collective of the tensor has."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return _AS_SENT.get(name, name)
+
+
 class _Done(dist.Work):
     """A collective that has ended."""
 
@@ -95,8 +104,7 @@ class _Recorder(dist.ProcessGroup):
     def _note(self, collective: str, tensors: Sequence[torch.Tensor], result: Any) -> _Done:
         if self.recording is not None:
             size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-            dtype = str(tensors[0].dtype).removeprefix("torch.")
-            self.recording.events.append(Sent(collective, size_bytes, dtype, self._nranks))
+            self.recording.events.append(Sent(collective, size_bytes, sent_dtype(tensors[0]), self._nranks))
         return _Done(result)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Done:  # type: ignore[override]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Any
@@ -20,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from collbench.errors import InputError
 from collbench.predict.buckets import bucket_limits_bytes
-from collbench.predict.capture.recorder import Event, Ready, Recording, Sent
+from collbench.predict.capture.recorder import Event, Ready, Recording, Sent, sent_dtype
 from collbench.predict.captured import Computed
 
 LARGEST_REAL_BYTES = 2**30  # of gradients: held twice, as gradients and in buckets
@@ -140,12 +141,11 @@ def _assigned(
     else:
         buckets = assign([trained[number] for number in order], limits, [], order)[0]
     nranks = dist.get_world_size()
-    by_type: dict[str, int] = {}
+    by_type: Counter[str] = Counter()
     for buffer in module.buffers():
-        dtype = str(buffer.dtype).removeprefix("torch.")
-        by_type[dtype] = by_type.get(dtype, 0) + buffer.numel() * buffer.element_size()
+        by_type[sent_dtype(buffer)] += buffer.numel() * buffer.element_size()
     events: list[Event] = [Sent("broadcast", size, dtype, nranks) for dtype, size in by_type.items()]
-    waiting = [set(bucket) - (set(range(len(trained))) - set(order)) for bucket in buckets]
+    waiting = [set(bucket).intersection(order) for bucket in buckets]
     for event in walked:
         if not isinstance(event, Ready):
             events.append(event)
@@ -156,7 +156,7 @@ def _assigned(
             waiting.pop(0)
             bucket = [trained[number] for number in buckets[len(buckets) - len(waiting) - 1]]
             size_bytes = sum(parameter.numel() * parameter.element_size() for parameter in bucket)
-            events.append(Sent("all_reduce", size_bytes, str(bucket[0].dtype).removeprefix("torch."), nranks))
+            events.append(Sent("all_reduce", size_bytes, sent_dtype(bucket[0]), nranks))
     if find_unused_parameters:
         events.append(Sent("all_reduce", 4 * len(trained), "int32", nranks))
     return events

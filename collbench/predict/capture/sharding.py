@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -21,11 +20,13 @@ from collbench.dtypes import find_dtype
 from collbench.errors import InputError
 from collbench.predict.capture.loading import Inputs, reason
 from collbench.predict.capture.recorder import Event, Recording, Sent
+from collbench.predict.capture.spent import Spent
 from collbench.predict.capture.times import counting
 from collbench.predict.capture.units import Part
-from collbench.predict.capture.walk import Spent, Walk
+from collbench.predict.capture.walk import Walk
 from collbench.predict.captured import Computed
 from collbench.predict.captured import Event as CapturedEvent
+from collbench.predict.units import padded_rows
 
 OTHER = "other"  # the unit of a collective that is no unit's
 
@@ -160,5 +161,4 @@ class Attribution:
         return event.size_bytes == sum(map(self._padded, trained)) * find_dtype(event.dtype).itemsize
 
     def _padded(self, parameter: nn.Parameter) -> int:
-        rows, *others = parameter.shape or (1,)
-        return -(-rows // self._shards) * self._shards * prod(others)
+        return padded_rows((tuple(parameter.shape) or (1,),), self._shards)

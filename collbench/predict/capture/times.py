@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -14,8 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from collbench.errors import InputError
 from collbench.predict.capture.loading import Inputs
+from collbench.predict.capture.spent import Spent, medians
 from collbench.predict.capture.units import Part
-from collbench.predict.capture.walk import Spent, Walk
+from collbench.predict.capture.walk import Walk
 
 _WARMUP_STEPS = 2
 _STEPS = 5
@@ -74,9 +74,7 @@ def measure_ms(module: nn.Module, parts: Sequence[Part], inputs: Inputs, name: s
         if not on_cpu:
             torch.accelerator.synchronize()
         runs.append(walk.spent(between))
-    kept = runs[_WARMUP_STEPS:]
-    spent = Counter({key: statistics.median(run[key] for run in kept) for key in set().union(*kept)})
-    return spent, f"measured on {_kind(device)}, medians of {_STEPS}"
+    return medians(runs[_WARMUP_STEPS:]), f"measured on {_kind(device)}, medians of {_STEPS}"
 
 
 def _kind(device: torch.device) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import statistics
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from collbench.errors import InputError
-
-Spent = Counter[tuple[str, str]]  # (direction, layer) -> ms
+from collbench.predict.capture.spent import Spent, medians
 
 _MODULE = "nn.Module: "
 _BACKWARD = "autograd::engine::evaluate_function"
@@ -89,9 +87,7 @@ def trace_ms(path: str | Path, forward: Sequence[str], classes: Mapping[str, Seq
         elif cost.at < begins[number]:
             span = layers[number].at(cost.at, cost.thread)
             runs[number]["forward", span.what if span else ""] += cost.ms  # type: ignore[assignment]
-    keys = set().union(*runs)
-    spent = Counter({key: statistics.median(run[key] for run in runs) for key in keys})
-    return spent, f"from the trace {Path(path).name}, medians of {len(steps)} steps"
+    return medians(runs), f"from the trace {Path(path).name}, medians of {len(steps)} steps"
 
 
 def _read(path: str | Path) -> list[dict[str, Any]]:

@@ -16,11 +16,11 @@ from torch.utils.hooks import RemovableHandle
 from collbench.errors import InputError
 from collbench.predict.capture.loading import Inputs, reason
 from collbench.predict.capture.recorder import Event, Ready
+from collbench.predict.capture.spent import Spent
 from collbench.predict.capture.units import Part
 from collbench.predict.captured import Computed
 
 Reading = Any
-Spent = Counter[tuple[str, str]]  # (direction, layer) -> how much of what is read
 
 
 class Walk:
