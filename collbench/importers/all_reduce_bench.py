@@ -21,17 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from collbench.collectives import COLLECTIVES
-from collbench.importers.clean import cells
-from collbench.importers.derived import (
-    GBPS_PER_GBITPS,
-    MOST_BYTES,
-    MOST_RANKS,
-    agree,
-    time_us,
-)
+from collbench.importers.clean import PIPE_RULE, cells
+from collbench.importers.derived import GBPS_PER_GBITPS, MOST_BYTES, agree, ranks_in, time_us
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Printed, Refusal, Row, Table
 from collbench.importers.words import collective_named
+from collbench.units import parse_size
 
 _LONGEST_LINE = 600
 _SHORT = re.compile(
@@ -48,8 +43,6 @@ _SOFTWARE = re.compile(r"\b(torch|cuda|nccl)=`?(\([0-9, ]{3,16}\)|[\w.+]{1,40})"
 _DEVICE = re.compile(r"name='([^']{1,80})'")
 _NODES = re.compile(r"Number of nodes participating: ([0-9]{1,6})\b")
 _PAYLOAD = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,4})?) ?([KMGT]?)i?B\Z")
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_RULE = re.compile(r"[\s|:-]{3,400}\Z")
 
 _COLUMNS = {
     "payload": "payload",
@@ -109,7 +102,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
             columns, tables = found, {}
             if setting.line is None:
                 setting.line = number
-        elif columns and not _RULE.match(line) and line.strip():
+        elif columns and not PIPE_RULE.match(line) and line.strip():
             words = _cells(line)
             if len(words) == 1 or (not _PAYLOAD.match(words[0]) and "GBps" not in line):
                 columns = []  # text below the table
@@ -127,21 +120,17 @@ def _titled(number: int, line: str, before: _Setting) -> _Setting | None:
     titled = _Setting(line=number, nnodes=before.nnodes, versions=before.versions, device=before.device)
     if (match := _SHORT.search(line)) is not None:
         payload = Printed.read(match[2])
-        titled.collective, titled.nranks = match[1], _ranks(match[4])
+        titled.collective, titled.nranks = match[1], ranks_in(match[4])
         titled.size_bytes = None if payload is None or payload.value > MOST_BYTES / 1e9 else round(payload.value * 1e9)
     elif (match := _PROFILE.search(line)) is not None:
         payload = Printed.read(match[1])
-        titled.collective, titled.nranks, titled.trials = match[2], _ranks(match[3]), match[4] or ""
+        titled.collective, titled.nranks, titled.trials = match[2], ranks_in(match[3]), match[4] or ""
         titled.size_bytes = None if payload is None or payload.value > 4096 else int(payload.value * 2**30)
     elif (match := _LONG.search(line)) is not None:
-        titled.collective, titled.nranks, titled.trials = match[1], _ranks(match[2]), match[3] or ""
+        titled.collective, titled.nranks, titled.trials = match[1], ranks_in(match[2]), match[3] or ""
     else:
         return None
     return titled
-
-
-def _ranks(text: str) -> int | None:
-    return int(text) if 0 < int(text) <= MOST_RANKS else None
 
 
 def _read_setting(line: str, setting: _Setting) -> None:
@@ -150,7 +139,7 @@ def _read_setting(line: str, setting: _Setting) -> None:
     elif "hardware:" in line and (match := _DEVICE.search(line)) is not None:
         setting.device = match[1]
     elif "Number of nodes" in line and (match := _NODES.search(line)) is not None:
-        setting.nnodes = _ranks(match[1])
+        setting.nnodes = ranks_in(match[1])
 
 
 def _cells(line: str) -> list[str]:
@@ -217,7 +206,7 @@ def _rows(
     size_bytes = setting.size_bytes
     if columns[0] == "payload":
         match = _PAYLOAD.match(words[0])
-        size_bytes = None if match is None else int(float(match[1]) * 1024 ** _POWERS[match[2]])
+        size_bytes = None if match is None else parse_size(match[1] + match[2])
     if not size_bytes or size_bytes > MOST_BYTES:
         yield Refusal(number, f"a payload of {words[0][:20]!r}")
         return

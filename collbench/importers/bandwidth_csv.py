@@ -1,7 +1,8 @@
 """CSV of what nccl-tests measures: rccl-tests' own (-Z csv), and what scripts make of its tables.
 
-Columns go by their names. rccl-tests built with MPI wrote one name fewer than values until 2026
-(ROCm/rocm-systems#6004): `nodes` has no name, so that all names after `collective` stand one column early.
+Commas, semicolons or tabs keep columns apart; beside semicolons a comma is a point. Columns go by their names.
+rccl-tests built with MPI wrote one name fewer than values until 2026 (ROCm/rocm-systems#6004): `nodes` has no name, so
+that all names after `collective` stand one column early.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from collbench.importers.digits import plain_numbers
 from collbench.importers.half_rows import Where, half_row, where
 from collbench.importers.json_text import integer
+from collbench.importers.nccl_layout import read_header
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Refusal, Table
 
@@ -30,10 +33,12 @@ _OF_HALVES = ("time", "algbw", "busbw", "wrong")
 _HALF = re.compile(r"(oop|outofplace|ip|inplace)(?=.)|(?<=.)(oop|outofplace|ip|inplace)\Z")
 _SUMMARY = re.compile(r"(?:avg|average|mean|peak|max)_?(?:bus|alg)")
 _MOST_COLUMNS = 64
+_SEPARATORS = (",", ";", "\t")
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
+    separator: str
     names: tuple[str, ...]  # `time` of an in-place half is `inplace:time`, of an out-of-place one `outofplace:time`
 
     @property
@@ -42,14 +47,15 @@ class _Header:
         sides = tuple(side for side in ("outofplace", "inplace") if f"{side}:time" in self.names)
         return sides or ("",)
 
-    def values(self, cells: list[str]) -> dict[str, str] | str:
-        """The cells by name, or why they cannot be told apart."""
+    def values(self, line: str) -> dict[str, str] | str:
+        """The cells of a line by name, or why they cannot be told apart."""
+        cells = plain_numbers(_cells(line, self.separator), comma_is_point=self.separator == ";")
         names = self.names
         if len(cells) == len(names) + 1 and "nodes" not in names and "ranks" in names:
             at = names.index("ranks")
             names = (*names[:at], "nodes", *names[at:])
             found = dict(zip(names, cells, strict=True))
-            nodes, per_node = integer(found["nodes"]), integer(found.get("ranksPerNode".lower()))
+            nodes, per_node = integer(found["nodes"]), integer(found.get("rankspernode"))
             if nodes is None or per_node is None or integer(found["ranks"]) != nodes * per_node:
                 return f"{len(cells)} values under {len(self.names)} names, and the first is not the nodes"
             return found
@@ -60,14 +66,17 @@ class _Header:
 
 def _header(line: str) -> _Header | None:
     """The names of a line that names size, time and a bandwidth; None for every other line."""
-    if "bw" not in line.lower() or line.count(",") < 2:
+    if "bw" not in line.lower():
         return None
-    cells = _cells(line)
-    if not 3 <= len(cells) <= _MOST_COLUMNS:
-        return None
-    names = _sided([_column(cell) for cell in cells])
-    bare = {name.rpartition(":")[2] for name in names}
-    return _Header(names) if {"size", "time"} <= bare and bare & {"algbw", "busbw"} else None
+    for separator in _SEPARATORS:
+        if line.count(separator) >= 2:
+            cells = _cells(line, separator)
+            names = _sided([_column(cell) for cell in cells]) if len(cells) <= _MOST_COLUMNS else ()
+            bare = {name.rpartition(":")[2] for name in names}
+            if {"size", "time"} <= bare and bare & {"algbw", "busbw"}:
+                is_of_text = separator == "\t" and read_header(line) is not None  # nccl-tests' own, copied with tabs
+                return None if is_of_text else _Header(separator, names)
+    return None
 
 
 def _sided(names: list[str]) -> tuple[str, ...]:
@@ -93,21 +102,24 @@ def _column(cell: str) -> str:
     return bare if "Gb" in cell else _NAMES.get(bare, bare)  # Gb/s is no GB/s
 
 
-def _cells(line: str) -> list[str]:
+def _cells(line: str, separator: str = ",") -> list[str]:
     try:
-        return [cell.strip() for cell in next(csv.reader([line], skipinitialspace=True), [])]
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])]
     except csv.Error:
         return []
 
 
-_MARKS = (
-    *(f"{comma}{name}" for comma in (",", ", ") for name in ("busbw", "busBw", "BusBW", "bus_bw")),
-    *("_busbw,", "_busbw\n", "_busbw\r", "_bus_bw,", "_bus_bw\n", "_bus_bw\r"),
-)
+def _beside(name: str) -> tuple[str, ...]:
+    """A column's name as it stands in a header of columns kept apart."""
+    inside = (mark for each in _SEPARATORS for mark in (f"{each}{name}", f"{each} {name}", f"_{name}{each}"))
+    return *inside, f"_{name}\n", f"_{name}\r"
+
+
+_MARKS = {name: _beside(name) for name in ("busbw", "busBw", "BusBW", "bus_bw")}
 
 
 def _recognises(log: Log) -> bool:
-    return log.holds(*_MARKS)
+    return any(log.holds(name) and log.holds(*marks) for name, marks in _MARKS.items())
 
 
 def _read(log: Log) -> Iterator[Table | Refusal]:
@@ -115,15 +127,15 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
     tables: dict[Where, Table] = {}
     refusals = []
     for number, line in log.lines():
-        if "," not in line or "NCCL INFO" in line:
+        if "NCCL INFO" in line:
             continue
         if (found := _header(line)) is not None:
             yield from tables.values()
             header, tables = found, {}
             continue
-        if header is None or line.count(",") < len(header.names) - 2:
+        if header is None or line.count(header.separator) < len(header.names) - 2:
             continue
-        row = header.values(_cells(line))
+        row = header.values(line)
         if isinstance(row, str):
             refusals.append(Refusal(number, row))
             continue

@@ -37,7 +37,7 @@ def _reader(
             row, place = half_row(values, line), where(values)
             if isinstance(row, Row):
                 if place not in tables:
-                    tables[place] = place.table(name, line, backend)
+                    tables[place] = place.table(name, line, backend, is_document=True)
                 tables[place].rows.append(adjust(row))
             else:
                 refusals.append(Refusal(line, row))

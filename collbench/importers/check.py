@@ -44,14 +44,15 @@ def judge(table: Table, asked: Asked, name: str) -> list[Refusal]:
         asked = Asked(dtype=asked.dtype)
     refused = [Refusal(row.line, "its time is 0") for row in table.rows if row.time_us.value <= 0]
     table.rows = [row for row in table.rows if row.time_us.value > 0]
-    reading = _reading(table, asked)
+    evidence = Evidence(table.rows)
+    reading = _reading(table, asked, evidence.shares)
     if isinstance(reading, Refusal):
         table.rows = []
         return [*refused, reading]
     if reading.note:
         table.rows = [read_as(row, reading) for row in table.rows]
         table.notes.append(reading.note)
-    evidence = Evidence(table.rows)
+        evidence = Evidence(table.rows)
     _settle_collective(table, asked, name, evidence)
     collective = _arithmetic_of(table)
     _settle_ranks(table, asked, ANY if collective is None else evidence.ranks(collective))
@@ -125,9 +126,8 @@ def _fits_share(share: float, collective: Collective, nranks: int | None) -> boo
 # --- the table's reading --------------------------------------------------------------------------------------------
 
 
-def _reading(table: Table, asked: Asked) -> Reading | Refusal:
+def _reading(table: Table, asked: Asked, shares: set[float]) -> Reading | Refusal:
     """How this table's numbers are to be read; a refusal where no known reading makes its rows agree."""
-    shares = Evidence(table.rows).shares
     hinted = [value for value, _ in table.hints.get("nranks", [])]
     counts = [asked.nranks, table.nranks, *(int(share) for share in shares if share > 1), *reversed(hinted)]
     name = asked.collective or table.collective

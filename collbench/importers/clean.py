@@ -30,6 +30,7 @@ _CHARACTERS = str.maketrans(
     | dict.fromkeys("\u2502\u2503\u2551", "|")
     | dict.fromkeys("".join(map(chr, range(0x250C, 0x254C))) + "".join(map(chr, range(0x2552, 0x2571))), "+")
 )
+_UNPLAIN = re.compile(f"[{''.join(map(chr, _CHARACTERS))}]")
 _THIN_BLANK_IN_NUMBER = re.compile("(?<=\\d)[\u202f\u2009](?=\\d{3}(?!\\d))")
 _BLANK_MISREAD = "\u00c2\u00a0"
 _ANSI = re.compile(r"(?:\x1b|\^\[)\[[0-?]{0,32}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|\x1b[@-Z\\-_=>]")
@@ -39,6 +40,7 @@ _END_OF_CELL = re.compile(r"</t[dh]>", re.IGNORECASE)
 _ESCAPED = re.compile(r"\\([#_*|<>~\[\]-])")
 _ESCAPED_TWICE = re.compile(r"&[lg]t;")
 _COLOUR_BEGINS = re.compile(r"\[\d{0,3}[mK;]")
+PIPE_RULE = re.compile(r"[\s|:-]{3,400}\Z")  # the line under a pipe table's names; also an empty row
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 
 # Open MPI's --tag-output, which may stand inside a line, before each piece that a rank wrote.
@@ -101,8 +103,9 @@ def clean(line: str) -> list[Piece]:
     if line.startswith('{"log":'):
         line = _of_container(line)
     if _may_be_marked_up(line):
-        line = _THIN_BLANK_IN_NUMBER.sub("", line.replace(_BLANK_MISREAD, " "))
-        line = _COLOUR_WITHOUT_ESCAPE.sub("", _ANSI.sub("", line.translate(_CHARACTERS)))
+        line = _in_plain_characters(line.replace(_BLANK_MISREAD, " "))
+        if "\x1b" in line or "[" in line:
+            line = _COLOUR_WITHOUT_ESCAPE.sub("", _ANSI.sub("", line))
         if "&" in line or "<" in line:
             line = _without_markup(line)
         if "\\" in line:
@@ -136,10 +139,20 @@ def cells(line: str) -> list[str]:
 
 def _without_markup(line: str) -> str:
     """A web page's line as it shows; escaped twice where it was. A row of an HTML table becomes a pipe table's."""
-    text = html.unescape(_MARKUP.sub("", _END_OF_CELL.sub(" | ", line)))
+    if ">" in line:
+        line = _MARKUP.sub("", _END_OF_CELL.sub(" | ", line))
+    if "&" not in line:
+        return line
+    text = html.unescape(line)
     if _ESCAPED_TWICE.search(text):
         text = html.unescape(text)
-    return text.translate(_CHARACTERS)
+    return _in_plain_characters(text)
+
+
+def _in_plain_characters(text: str) -> str:
+    if _UNPLAIN.search(text) is None:
+        return text
+    return _THIN_BLANK_IN_NUMBER.sub("", text).translate(_CHARACTERS)
 
 
 def _without_prefixes(line: str, source: str = "") -> Piece:

@@ -64,6 +64,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
     for number, _, line in log.pieces(without_nccl=True):
         if len(line) > _LONGEST_LINE:
             continue
+        outcome: _Line | Refusal | None
         if "comm op: " in line:
             outcome = _call(number, line)
         elif (header := _HEADER.match(line)) is not None:
@@ -88,7 +89,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
     yield from refusals
 
 
-def _call(number: int, line: str) -> _Line | Refusal | None:
+def _call(number: int, line: str) -> _Line | Refusal:
     match = _CALL.search(line)
     if match is None:
         return Refusal(number, "a comms logger's line that is cut or of another layout")
@@ -108,7 +109,9 @@ def _summed(number: int, cells: list[str], operation: str) -> _Line | Refusal | 
     return _line(number, operation, [values[0], size, unit, *values[1:]], count=calls)
 
 
-def _line(number: int, operation: str, values: list[str], **more: int | None) -> _Line | Refusal:
+def _line(
+    number: int, operation: str, values: list[str], count: int | None = None, rank: int | None = None
+) -> _Line | Refusal:
     time, size_text, unit, algbw, busbw = values
     numbers = [Printed.read(text) for text in (time, algbw, busbw)]
     size = printed_size(size_text, unit)
@@ -124,8 +127,8 @@ def _line(number: int, operation: str, values: list[str], **more: int | None) ->
         time_ms.times(1e3),
         algbw_Gbps.times(GBPS_PER_GBITPS),
         busbw_Gbps.times(GBPS_PER_GBITPS),
-        more.get("count"),
-        more.get("rank"),
+        count,
+        rank,
     )
 
 

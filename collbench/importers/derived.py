@@ -20,6 +20,17 @@ def whole(text: str) -> int | None:
     return int(text) if len(text) <= 15 and text.isascii() and text.isdecimal() else None
 
 
+def ranks_in(text: str) -> int | None:
+    """Likewise, of ranks or nodes: at least one, and not more than there are."""
+    count = whole(text)
+    return count if count is not None and 1 <= count <= MOST_RANKS else None
+
+
+def count_in(number: Printed | None) -> int | None:
+    """How many a cell says; None for none, and for one below 0."""
+    return int(number.value) if number is not None and number.value >= 0 else None
+
+
 def exact(value: float) -> Printed:
     """A number without a rounding of its own."""
     return Printed(value, 0.0)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from collbench.importers.derived import count_in
+from collbench.importers.evidence import MOST_RANKS
 from collbench.importers.json_text import integer, number, shown
 from collbench.importers.table import Row, Table
 from collbench.importers.words import collective_named, dtype_named, is_uneven, redop_named
-
-_MOST_RANKS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Where:
     nodes: int | None
     gpus_per_rank: int | None
 
-    def table(self, format: str, line: int, backend: str | None) -> Table:
+    def table(self, format: str, line: int, backend: str | None, is_document: bool = False) -> Table:
         """The table, still empty, of all lines of this kind."""
-        table = Table(format=format, line=line, timing="pipelined", backend=backend)
+        table = Table(format=format, line=line, timing="pipelined", backend=backend, is_document=is_document)
         table.collective = collective_named(self.named)
         table.nranks, table.nnodes = self.ranks, self.nodes
         if self.ranks is not None and self.gpus_per_rank is not None and self.gpus_per_rank > 1:
@@ -42,7 +42,7 @@ class Where:
 
 def where(values: Mapping[str, Any]) -> Where:
     """values: by name in lower case."""
-    ranks, per_node = _few(values.get("ranks")), _few(values.get("ranksPerNode".lower()))
+    ranks, per_node = _few(values.get("ranks")), _few(values.get("rankspernode"))
     nodes = _few(values.get("nodes"))
     if nodes is None and ranks and per_node:
         nodes = -(-ranks // per_node)
@@ -52,7 +52,7 @@ def where(values: Mapping[str, Any]) -> Where:
 
 def _few(value: Any) -> int | None:
     known = integer(value)
-    return known if known is not None and 1 <= known <= _MOST_RANKS else None
+    return known if known is not None and 1 <= known <= MOST_RANKS else None
 
 
 def half_row(values: Mapping[str, Any], line: int) -> Row | str:
@@ -62,7 +62,7 @@ def half_row(values: Mapping[str, Any], line: int) -> Row | str:
         return f"its size is {shown(values.get('size'))}, no number of bytes"
     if time_us is None or time_us.value <= 0:
         return f"it took {shown(values.get('time'))} us, which is no time"
-    wrong, root, side = number(values.get("wrong")), integer(values.get("root")), integer(values.get("inplace"))
+    side = integer(values.get("inplace"))
     more: dict[str, Any] = {"mode": "uneven"} if is_uneven(values.get("name", values.get("collective"))) else {}
     if (cycle := integer(values.get("numcycle"))) is not None:
         more["pass"] = cycle  # rccl-tests -s: the sweep over and over
@@ -75,9 +75,9 @@ def half_row(values: Mapping[str, Any], line: int) -> Row | str:
         count=integer(values.get("count")),
         dtype=dtype_named(values.get("type")),
         redop=redop_named(values.get("redop")),
-        root=root,
+        root=integer(values.get("root")),
         in_place={0: False, 1: True}.get(-1 if side is None else side),
-        wrong=int(wrong.value) if wrong is not None and wrong.value >= 0 else None,
+        wrong=count_in(number(values.get("wrong"))),
         algbw_GBps=number(values.get("algbw")),
         busbw_GBps=number(values.get("busbw")),
         more=more,

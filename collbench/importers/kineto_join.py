@@ -183,7 +183,8 @@ def _table(found: _Times, traces: Sequence[Trace]) -> Iterator[Table | Refusal]:
 
 def _head(call: Call, traces: Sequence[Trace]) -> Table:
     backend = next((trace.backend for trace in traces if trace.backend), None)
-    table = Table(format=_NAME, line=call.line, timing="isolated", collective=call.collective, backend=backend)
+    table = Table(format=_NAME, line=call.line, timing="isolated", is_document=True)
+    table.collective, table.backend = call.collective, backend
     table.nranks, table.nnodes = call.group.size, _nodes(call.group, traces)
     sizes = {trace.world_size for trace in traces if trace.world_size}
     if len(sizes) == 1:

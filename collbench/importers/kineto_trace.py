@@ -14,14 +14,14 @@ from typing import Any
 
 from collbench.collectives import COLLECTIVES, REDOPS
 from collbench.dtypes import DTYPES
+from collbench.importers.evidence import MOST_RANKS
 from collbench.importers.json_text import Lines, Walk, integer, number, parsed, text_of
 from collbench.importers.source import Log
 from collbench.importers.table import Refusal
 from collbench.importers.words import collective_named, dtype_named, is_uneven
 
 _EVENTS = "traceEvents"
-_OF_CPP = {"long int": "int64", "long": "int64", "unsigned char": "uint8", "signed char": "int8"}
-_MOST_RANKS = 10_000_000
+_OF_CPP = {"long int": "int64", "unsigned char": "uint8", "signed char": "int8"}
 _LONGEST_LIST = 1_000_000  # characters of a list of ranks
 
 Ranks = tuple[int, ...]
@@ -301,7 +301,7 @@ def _group(told: dict[str, Any], groups: dict[str, Group]) -> Group | None:
     name = str(told.get("Process Group Name", ""))[:200]
     known = groups.get(name)
     size = integer(told.get("Group size")) or (known.size if known else None)
-    if not size or size > _MOST_RANKS:
+    if not size or size > MOST_RANKS:
         return None
     ranks = _ranks(told.get("Process Group Ranks"))
     if (ranks is None or len(ranks) != size) and known is not None and known.size == size:

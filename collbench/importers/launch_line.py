@@ -6,12 +6,13 @@ import re
 import shlex
 from typing import NamedTuple
 
+from collbench.importers.derived import ranks_in
+
 _LAUNCHER = re.compile(
-    r"(?:^|[\s/])(mpirun|mpiexec(?:\.hydra)?|orterun|prterun|srun|flux(?= run)|torchrun"
+    r"(?:^|[\s/])(mpirun(?:_rsh)?|mpiexec(?:\.hydra)?|orterun|prterun|srun|flux(?= run)|torchrun"
     r"|torch\.distributed\.(?:run|launch))\s"
 )
-_LONGEST = 1000  # characters of a command line
-_MOST_RANKS = 2**20
+_LONGEST = 4000  # characters of a command line
 
 
 class Launched(NamedTuple):
@@ -26,7 +27,7 @@ def launched(line: str) -> Launched | None:
     match = _LAUNCHER.search(line[:_LONGEST])
     if match is None:
         return None
-    words = _words(line[match.end() : _LONGEST])
+    words = words_of_command(line[match.end() : _LONGEST])
     if match[1].startswith("torch"):
         per_node, nnodes = _value(words, "--nproc_per_node", "--nproc-per-node"), _value(words, "--nnodes")
         return Launched(per_node * (nnodes or 1) if per_node else None, nnodes or (1 if per_node else None))
@@ -44,7 +45,8 @@ def launched(line: str) -> Launched | None:
     return Launched(nranks, nnodes)
 
 
-def _words(text: str) -> list[str]:
+def words_of_command(text: str) -> list[str]:
+    """As a shell tells them apart."""
     try:
         return shlex.split(text)
     except ValueError:  # a quote that is not closed
@@ -56,15 +58,9 @@ def _value(words: list[str], *flags: str) -> int | None:
     for word, following in zip(words, [*words[1:], ""], strict=True):
         for flag in flags:
             if word == flag:
-                return _count(following)
+                return ranks_in(following)
             if flag.startswith("--") and word.startswith(f"{flag}="):
-                return _count(word.removeprefix(f"{flag}="))
-            if len(flag) == 2 and word.startswith(flag) and (count := _count(word[2:])):
+                return ranks_in(word.removeprefix(f"{flag}="))
+            if len(flag) == 2 and word.startswith(flag) and (count := ranks_in(word[2:])):
                 return count
     return None
-
-
-def _count(text: str) -> int | None:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 7):
-        return None
-    return int(text) if 0 < int(text) <= _MOST_RANKS else None

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from collbench.importers.launch_line import launched
 from collbench.importers.table import Printed
 from collbench.importers.words import collective_named, is_uneven
 
@@ -50,16 +51,13 @@ _RANKS = re.compile(
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"[\s#=*_-]{0,40}([1-9]\d{0,5})[ -]?(nodes?|gpus?|ranks?)\b[^|\d]{0,60}\Z", re.IGNORECASE)
-_LAUNCHED = re.compile(r"\b(?:mpirun|mpiexec|srun|prterun|mpirun_rsh)\b")
-_TASKS = re.compile(r"\s(?:-np?|--np|--ntasks)[ =]?(\d{1,7})\b")
-_LAUNCHED_NODES = re.compile(r"\s(?:-N|--nodes)[ =]?(\d{1,6})\b")
-_TASKS_PER_NODE = re.compile(r"\s--(?:ntasks|tasks)-per-node[ =](\d{1,6})\b")
 _GPUS_EACH = re.compile(r"_perf\S{0,8}(?=\s).{0,400}?\s-g\s?(\d{1,4})\b")
 _AMD = re.compile(r"\b(?:AMD|Instinct|MI\d{2,3}\w?|Radeon|gfx\d{3,4})\b")
 
-_MARKS = ("Collective test starting", "nThread", "minBytes", "nccl-tests", "rccl-tests", "CCL version", "Rank ",
-          "_perf", "Out of bounds", "Avg bus", "node", "Node", "NODE", "rank", "RANK", "world", "WORLD", "NTASKS",
-          "GPUs", "Blocking Enabled", "Reducing maxBytes")  # fmt: skip
+_OF_INTEREST = re.compile(  # words alone: a class among them would make the search several times as slow
+    "Collective test starting|nThread|minBytes|nccl-tests|rccl-tests|CCL version|Rank |_perf|Out of bounds|Avg bus|"
+    "node|Node|NODE|rank|RANK|world|WORLD|NTASKS|GPUs|Blocking Enabled|Reducing maxBytes"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Run:
 
 def is_of_interest(text: str) -> bool:
     """Whether `read_comment` may find something in this line; fast."""
-    return any(mark in text for mark in _MARKS)
+    return _OF_INTEREST.search(text) is not None
 
 
 def begins_run(text: str) -> bool:
@@ -127,7 +125,7 @@ def read_comment(run: Run, number: int, text: str) -> None:
     starting = _STARTING.search(text)
     if starting is not None:
         run.program = collective_named(starting[1])
-        run.is_uneven = is_uneven(starting[1].rpartition("/")[2].removesuffix("_mpi").removesuffix("_perf"))
+        run.is_uneven = is_uneven(starting[1])
     elif "minBytes" in text:
         run.jobs += 1
         _read_options(run, text)
@@ -183,23 +181,15 @@ def _read_hints(run: Run, number: int, text: str) -> None:
         collective = collective_named(word)
         if collective is not None:
             run.hint("collective", collective, f"{word}_perf on line {number}")
-    if _LAUNCHED.search(text) and len(text) < 4000:
-        _read_launch(run, number, text)
+    if (asked := launched(_PROGRAM.split(text, maxsplit=1)[0])) is not None:
+        gpus = _GPUS_EACH.search(text)
+        if asked.nranks:
+            run.hint("nranks", asked.nranks * (int(gpus[1]) if gpus else 1), f"the command on line {number}")
+        if asked.nnodes:
+            run.hint("nnodes", asked.nnodes, f"the command on line {number}")
         return
     for pattern, what in ((_NODES, "nnodes"), (_RANKS, "nranks")):
         match = pattern.search(text)
         value = int(next(group for group in match.groups() if group)) if match is not None else 0
         if match is not None and value:
             run.hint(what, value, f"'{match[0].strip(' =(,')}' on line {number}")
-
-
-def _read_launch(run: Run, number: int, text: str) -> None:
-    """Ranks and nodes of a launcher's command line: tasks times the GPUs of each."""
-    before = _PROGRAM.split(text, maxsplit=1)[0]
-    tasks, nodes, each = _TASKS.search(before), _LAUNCHED_NODES.search(before), _TASKS_PER_NODE.search(before)
-    gpus = _GPUS_EACH.search(text)
-    count = int(tasks[1]) if tasks else int(nodes[1]) * int(each[1]) if nodes and each else 0
-    if count:
-        run.hint("nranks", count * (int(gpus[1]) if gpus else 1), f"the command on line {number}")
-    if nodes and int(nodes[1]):
-        run.hint("nnodes", int(nodes[1]), f"the command on line {number}")

@@ -14,7 +14,9 @@ from datetime import datetime
 from typing import Any
 
 from collbench.collectives import COLLECTIVES
+from collbench.importers.derived import count_in
 from collbench.importers.json_text import Lines, Walk, integer, number, shown, text_of, time_us_of, with_json_numbers
+from collbench.importers.nccl_comments import library_version
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Refusal, Row, Table
 from collbench.importers.words import collective_named, dtype_named, is_uneven, redop_named
@@ -41,6 +43,10 @@ class _Report:
     cut_at: int | None = None
     results: list[tuple[int, Any]] = field(default_factory=list)
     members: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def program(self) -> str:
+        return next(iter(self.texts("args")), "")
 
     def part(self, name: str) -> dict[str, Any]:
         value = self.members.get(name)
@@ -91,7 +97,7 @@ def _report(text: str, start: int) -> _Report:
 
 
 def _tables(report: _Report, lines: Lines) -> Iterator[Table | Refusal]:
-    begins = lines.at(report.start)
+    begins, modes = lines.at(report.start), _modes(report)
     tables: dict[str, Table] = {}
     refusals = []
     for index, (at, result) in enumerate(report.results):
@@ -100,7 +106,7 @@ def _tables(report: _Report, lines: Lines) -> Iterator[Table | Refusal]:
         table = tables.get(name)
         if table is None:
             table = tables[name] = _table(report, name, begins)
-        for row in _rows(result, line, _origin(name), report.part("config")):
+        for row in _rows(result, line, _origin(name), report.part("config"), modes):
             if isinstance(row, Row):
                 table.rows.append(row)
             else:
@@ -152,10 +158,8 @@ def _origin(name: str) -> _Origin | None:
 
 def _table(report: _Report, name: str, line: int) -> Table:
     origin = _origin(name)
-    arguments = report.texts("args")
-    program = arguments[0] if arguments else ""
-    table = Table(format=_NAME, line=line, timing=origin.timing if origin else "pipelined")
-    table.collective = origin.collective if origin else collective_named(program) or collective_named(name)
+    table = Table(format=_NAME, line=line, timing=origin.timing if origin else "pipelined", is_document=True)
+    table.collective = origin.collective if origin else collective_named(report.program) or collective_named(name)
     is_rccl = "rccl_version" in report.members
     table.backend = None if origin else "rccl" if is_rccl else "nccl"
     version = _version(report.members.get("rccl_version" if is_rccl else "nccl_version"))
@@ -163,9 +167,9 @@ def _table(report: _Report, name: str, line: int) -> Table:
         table.versions["rccl" if is_rccl else "nccl"] = version
     pairs = (text.partition("=") for text in report.texts("env"))
     table.environment = {key: value for key, _, value in pairs if _KEPT.fullmatch(key)}
-    table.more = {"arguments": arguments} | ({"started": started} if (started := _moment(report)) else {})
+    table.more = {"arguments": report.texts("args")} | ({"started": started} if (started := _moment(report)) else {})
     _place(table, report, None if origin is None else origin.group)
-    if is_uneven(program):
+    if is_uneven(report.program):
         table.notes.append("an uneven all-to-all (alltoallv): its sizes are the most that any rank sends or receives")
     return table
 
@@ -179,12 +183,8 @@ def _moment(report: _Report) -> str | None:
 
 
 def _version(code: Any) -> str | None:
-    """`2.27.3` of NCCL's version code 22703 (2703 before 2.9: 2.7.3)."""
     known = integer(code)
-    if known is None or not 1000 <= known < 1_000_000:
-        return None
-    major, rest = divmod(known, 10_000 if known >= 10_000 else 1000)
-    return f"{major}.{rest // 100}.{rest % 100}"
+    return library_version(known) if known is not None and 1000 <= known < 1_000_000 else None
 
 
 # --- ranks and nodes -------------------------------------------------------------------------------------------------
@@ -252,7 +252,9 @@ def _device(each: Any) -> _Device | None:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def _rows(result: dict[str, Any], line: int, origin: _Origin | None, config: dict[str, Any]) -> Iterator[Row | str]:
+def _rows(
+    result: dict[str, Any], line: int, origin: _Origin | None, config: dict[str, Any], modes: dict[str, Any]
+) -> Iterator[Row | str]:
     """The two halves of a result, each a row or the reason why it is none."""
     size = integer(result.get("size"))
     if size is None:
@@ -270,8 +272,8 @@ def _rows(result: dict[str, Any], line: int, origin: _Origin | None, config: dic
         elif (time_us := time_us_of(half.get("time"))) is None or time_us.value <= 0:
             yield f"{side} took {shown(half.get('time'))} us, which is no time"
         else:
-            wrong, root = number(half.get("nwrong")), number(result.get("root"))
-            own: dict[str, Any] = _modes(config)
+            root = number(result.get("root"))
+            own = modes
             if origin and collective:
                 form = collective.halves()[index][0]  # torch may have one form alone: then both halves are of it
                 own = {"in_place": form, "pass": origin.sweep_pass, "concurrent": origin.concurrent, **origin.more}
@@ -284,7 +286,7 @@ def _rows(result: dict[str, Any], line: int, origin: _Origin | None, config: dic
                 redop=redop_named(result.get("redop")),
                 root=int(root.value) if root is not None and 0 <= root.value < 2**31 else None,
                 in_place=side == "in_place",
-                wrong=int(wrong.value) if wrong is not None and wrong.value >= 0 else None,
+                wrong=count_in(number(half.get("nwrong"))),
                 algbw_GBps=number(half.get("alg_bw")),
                 busbw_GBps=number(half.get("bus_bw")),
                 more=_more(result, side, config) | own,
@@ -309,9 +311,9 @@ def _more(result: dict[str, Any], side: str, config: dict[str, Any]) -> dict[str
     return more
 
 
-def _modes(config: dict[str, Any]) -> dict[str, Any]:
+def _modes(report: _Report) -> dict[str, Any]:
     """What sets these times apart from those of back-to-back calls, in the words of this program's own records."""
-    words = []
+    config, words = report.part("config"), []
     aggregated, graph = integer(config.get("aggregated_iterations")) or 1, integer(config.get("graph")) or 0
     if aggregated > 1:
         words.append(f"agg_iters={aggregated}")
@@ -319,6 +321,8 @@ def _modes(config: dict[str, Any]) -> dict[str, Any]:
         words.append("blocking")
     if graph:
         words.append(f"cudagraph={graph}")
+    if is_uneven(report.program):
+        words.append("uneven")
     return {"mode": " ".join(words)} if words else {}
 
 

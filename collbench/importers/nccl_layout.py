@@ -77,9 +77,9 @@ def read_header(text: str, above: str = "") -> Layout | None:
         len(halves[0]) if halves else next((at for at, name in enumerate(last) if name not in IN_HALVES), len(last))
     )
     halves.append(tuple(last[:length]))
-    if any(name not in half for half in halves for name in ("algbw",)) and any("busbw" not in half for half in halves):
+    if any("algbw" not in half for half in halves) and any("busbw" not in half for half in halves):
         return None
-    in_place: list[bool | None] = [place for at in starts for place in (named[at][2],)]
+    in_place: list[bool | None] = [named[at][2] for at in starts]
     if all(place is None for place in in_place):
         in_place = _places(above, len(halves))
     units = [unit for _, unit, _ in named if unit]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from collbench.importers.clean import cells
+from collbench.importers.digits import plain_numbers, words_of
 from collbench.importers.nccl_layout import IN_HALVES, MOST_TOKENS, Layout
 from collbench.importers.table import Printed
 from collbench.importers.words import dtype_named
@@ -14,12 +15,11 @@ from collbench.importers.words import dtype_named
 _LARGEST = 2**63 - 1  # a size, a count
 _PER_ITER = {"i_min": "min_us", "i_max": "max_us", "i_p99": "p99_us", "i_cv%": "cv_pct"}
 _NO_VALUE = re.compile(r"n/?a|-?nan|-?inf|[-–—]{1,3}|x{1,4}\.?x{0,4}|\?+|\*+", re.IGNORECASE)
-_IN_THOUSANDS = re.compile(r"\d{1,3}(?:([,'_\u2019])\d{3})(?:\1\d{3}){0,5}(?:\.\d{1,9})?\Z")
-_DECIMAL_COMMA = re.compile(r"\d{1,3}(?:\.\d{3}){0,5},\d{1,2}\Z|\d{1,15},\d{1,2}\Z")
-_WITH_POINTS = re.compile(r"\d{1,3}(?:\.\d{3}){1,6}\Z")
 _MARKED = re.compile(r"[,'_*`\u2019]")
+_BETWEEN_COLUMNS = re.compile(r" {2,}")
 _INTEGER = re.compile(r"-?\d{1,19}\Z")
 _GLUED = re.compile(r"(-?\d{1,19}(?:\.\d{1,9})?)(?=[\[(]|[A-Za-z][\w.-]{0,100}[:\]])")
+_MOST_BEFORE_TYPE = 3  # a size, a count, and a label in front
 _RULE = re.compile(r"[\s|:+=-]{3,}\Z")
 _REDOPS = ("sum", "prod", "max", "min", "avg", "mulsum", "none")
 
@@ -50,21 +50,23 @@ class RowText:
 
 def tokens_of(text: str) -> list[str]:
     """The words of a line, a pipe table's cells among them; without the marks of a comment."""
-    parts = (
-        [word for cell in cells(text) for word in (cell.split() or ["N/A"])] if text.count("|") > 2 else text.split()
-    )
+    if text.count("|") > 2:
+        parts = words_of(cell or "N/A" for cell in cells(text))
+    elif "\t" in text:
+        parts = words_of(map(str.strip, text.split("\t")))
+    else:
+        parts = text.split()
+        if any(len(part) == 3 for part in parts[1:3]) and _are_grouped(parts):
+            parts = words_of(_BETWEEN_COLUMNS.split(text.strip()))
     if not _MARKED.search(text):
         return parts
-    parts = [token.strip("*`") or token for token in parts]
-    found = [token.replace(match[1], "") if (match := _IN_THOUSANDS.match(token)) else token for token in parts]
-    return [_with_point(token) for token in parts] if any(map(_DECIMAL_COMMA.match, found)) else found
+    return plain_numbers([token.strip("*`") or token for token in parts])
 
 
-def _with_point(token: str) -> str:
-    """`1.024` and `20,28` of a language with a decimal comma."""
-    if _DECIMAL_COMMA.match(token):
-        return token.replace(".", "").replace(",", ".")
-    return token.replace(".", "") if _WITH_POINTS.match(token) else token
+def _are_grouped(parts: list[str]) -> bool:
+    """Whether blanks part thousands: more numbers before the type than a row has there, or one with zeros before it."""
+    at = next((index for index, token in enumerate(parts[:16]) if dtype_named(token) is not None), 0)
+    return at > _MOST_BEFORE_TYPE or any(token[0] == "0" and len(token) == 3 for token in parts[:at])
 
 
 def is_rule(text: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collbench.collectives import COLLECTIVES
+from collbench.importers.derived import count_in
 from collbench.importers.evidence import share
 from collbench.importers.nccl_comments import Device, Run
 from collbench.importers.nccl_layout import Layout
@@ -170,7 +171,7 @@ def _measured(read: ReadRow, half: Half, more: dict[str, Any], table: Table) -> 
     time = half.values.get("time")
     if time is None:
         return  # a form that was not measured
-    wrong, error = half.values.get("wrong"), half.values.get("error")
+    error = half.values.get("error")
     if error is not None:
         more = more | {"max_error": error.value}
     samples = per_iteration(half, layout.time_factor)
@@ -187,7 +188,7 @@ def _measured(read: ReadRow, half: Half, more: dict[str, Any], table: Table) -> 
         redop=row.redop or None,
         root=row.root,
         in_place=half.in_place if half.in_place is not None or table.backend == "rccl" else False,
-        wrong=int(wrong.value) if wrong is not None and wrong.value >= 0 else None,
+        wrong=count_in(half.values.get("wrong")),
         algbw_GBps=algbw,
         busbw_GBps=busbw,
         more=more,

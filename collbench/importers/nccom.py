@@ -10,13 +10,13 @@ which only size and time tell. The time is the mean of the iterations.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 from collbench.collectives import COLLECTIVES
-from collbench.importers.derived import GIB_PER_GB, MOST_BYTES, MOST_RANKS, agree, rate_GBps, whole
+from collbench.importers.derived import GIB_PER_GB, MOST_BYTES, agree, ranks_in, rate_GBps, whole
+from collbench.importers.launch_line import words_of_command
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Printed, Refusal, Row, Table
 from collbench.importers.words import dtype_named
@@ -65,7 +65,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
         if len(line) > _LONGEST_LINE:
             continue
         if "nccom-test" in line:
-            command, table = (number, _words(line)), None
+            command, table = (number, words_of_command(line[line.index("nccom-test") :])), None
         elif _HEADER.match(line):
             columns = _columns(line.split())
             table = _table(number, command)
@@ -88,17 +88,9 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
             yield _in_decimal(each)
 
 
-def _words(line: str) -> list[str]:
-    text = line[line.index("nccom-test") :]
-    try:
-        return shlex.split(text)
-    except ValueError:  # a quote that is not closed
-        return text.split()
-
-
 def _value(words: list[str], flags: tuple[str, ...]) -> int | None:
     for word, following in pairwise(words):
-        if word in flags and (value := whole(following)) is not None and 0 < value <= MOST_RANKS:
+        if word in flags and (value := ranks_in(following)) is not None:
             return value
     return None
 

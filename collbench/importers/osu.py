@@ -18,6 +18,7 @@ from collbench.importers.derived import MOST_BYTES, time_us, whole
 from collbench.importers.osu_ranks import Ranks
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Printed, Refusal, Row, Table
+from collbench.importers.words import dtype_named
 
 _LONGEST_LINE = 240
 
@@ -81,7 +82,6 @@ _TITLE = re.compile(
 _PROGRAM = re.compile(r"\bosu_[a-z_]{2,24}\b")
 _PAIRS = re.compile(r"\[ ?pairs: ?([0-9]{1,6}) ?\]")
 _DATATYPE = re.compile(r"\s*#?\s*Datatype: MPI_(\w{2,16})\.?\s*\Z")
-_DTYPES = {"char": "int8", "float": "float32", "int": "int32", "double": "float64"}
 _HEADER = re.compile(r"\s*#?\s*Size\s")
 _COLUMN = re.compile(
     r"(?:avg |min |max )?(?:latency|lat) ?\(us\)|bandwidth ?\(mb/s\)"
@@ -191,7 +191,7 @@ def _problem(head: _Head) -> str | None:
 
 def _read_preamble(line: str, head: _Head) -> None:
     if match := _DATATYPE.match(line):
-        head.dtype = _DTYPES.get(match[1].lower())
+        head.dtype = dtype_named(match[1])
     if match := _PAIRS.search(line):
         head.pairs = int(match[1]) or None
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from collbench.collectives import COLLECTIVES, Collective
 from collbench.dtypes import DTYPES
-from collbench.importers.derived import MOST_BYTES, MOST_RANKS, agree, rate_GBps, time_us, whole
+from collbench.importers.derived import MOST_BYTES, agree, ranks_in, rate_GBps, time_us, whole
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Printed, Refusal, Row, Table
 from collbench.importers.words import collective_named, dtype_named, is_uneven
@@ -122,7 +122,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
 def _read_setting(line: str, setting: _Setting) -> None:
     if "'world_size':" in line and (match := _WORLD.search(line)):
         local = _LOCAL.search(line)
-        setting.nranks, setting.local_size = _ranks(match[1]), _ranks(local[1]) if local else None
+        setting.nranks, setting.local_size = ranks_in(match[1]), ranks_in(local[1]) if local else None
         setting.columns, setting.collective = [], None  # another run
     if "backend:" in line and (match := _BACKEND.search(line)):
         setting.backend = match[1].lower()
@@ -132,13 +132,9 @@ def _read_setting(line: str, setting: _Setting) -> None:
         setting.itemsize = int(match[1])
         group = _GROUP.search(line)
         if group is not None:
-            setting.nranks = _ranks(group[1])
+            setting.nranks = ranks_in(group[1])
     if "collective=" in line and (match := _COLLECTIVE.search(line)):
         setting.collective = match[1]
-
-
-def _ranks(text: str) -> int | None:
-    return int(text) if 0 < int(text) <= MOST_RANKS else None
 
 
 def _columns(header: str) -> list[str]:

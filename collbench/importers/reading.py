@@ -33,7 +33,7 @@ class Imported:
     @property
     def rows(self) -> int:
         """Lines that were taken."""
-        return sum(rows_in(table) for table in self.tables)
+        return rows_in(*self.tables)
 
     @property
     def told(self) -> tuple[int, ...]:
@@ -47,15 +47,24 @@ class Imported:
         return [records_of(table, self.log, number, repr(self.asked)) for number, table in enumerate(self.tables)]
 
 
-def rows_in(table: Table) -> int:
-    """Rows of a table: the two halves of one line are one, those that repeat one another word for word count each.
+def rows_in(*tables: Table) -> int:
+    """Rows of a log that these tables have: the two halves of one line, and its columns of several sizes or calls, are
+    one; those that repeat one another word for word count each.
 
     A document may have many on one line: as many as it has halves of one side.
     """
-    halves: Counter[tuple[int, bool]] = Counter()
-    for row in table.rows:
-        halves[row.line, row.in_place is True] += row.more.get("requests", 1)
-    return sum(max(halves[line, False], halves[line, True]) for line in {row.line for row in table.rows})
+    of_lines: dict[int, int] = {}
+    of_documents = 0
+    for table in tables:
+        halves: Counter[tuple[int, bool]] = Counter()
+        for row in table.rows:
+            repeats = row.more.get("requests", 1)
+            if table.is_document:
+                halves[row.line, row.in_place is True] += repeats
+            else:
+                of_lines[row.line] = max(repeats, of_lines.get(row.line, 0))
+        of_documents += sum(max(halves[line, False], halves[line, True]) for line in {line for line, _ in halves})
+    return of_documents + sum(of_lines.values())
 
 
 def read_log(log: Log, formats: Collection[Format], asked: Asked, *, force: bool = False) -> Imported:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from collbench.collectives import COLLECTIVES, Collective
+from collbench.importers.derived import GIB_PER_GB
 from collbench.importers.evidence import share_of
 from collbench.importers.spans import Span, quotient, rate_GBps
 from collbench.importers.table import Row
 
-GIB = 2**30 / 1e9
 _TELLING = 1.02  # high / low of a row's algbw x time / size, for it to tell one reading from all others
 _MOST = 0.9  # of the rows must agree, for a table to be read in another way
 _HALF = 0.5  # likewise, for it to be read as it stands, and the others refused
@@ -85,9 +85,9 @@ def _known(
     counts: list[int], collective: Collective | None, possible: tuple[str, ...]
 ) -> Iterator[tuple[float, Reading]]:
     """(algbw x time / size as printed, what that means)."""
-    yield 1 / GIB, Reading("GB/s in this table are GiB/s (2^30): converted", rate_factor=GIB)
+    yield 1 / GIB_PER_GB, Reading("GB/s in this table are GiB/s (2^30): converted", rate_factor=GIB_PER_GB)
     yield 8.0, Reading("bandwidths in this table are Gbit/s: converted", rate_factor=1 / 8)
-    yield 8 / GIB, Reading("bandwidths in this table are Gibit/s: converted", rate_factor=GIB / 8)
+    yield 8 / GIB_PER_GB, Reading("bandwidths in this table are Gibit/s: converted", rate_factor=GIB_PER_GB / 8)
     yield 1e3, Reading("bandwidths in this table are MB/s: converted", rate_factor=1e-3)
     yield 1e-3, Reading("times in this table are ms: converted", time_factor=1e3)
     yield 1e-6, Reading("times in this table are s: converted", time_factor=1e6)

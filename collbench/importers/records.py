@@ -57,7 +57,7 @@ def records_of(table: Table, log: Log, number: int, asked: str) -> list[Record]:
 
 
 def _started(table: Table) -> str | None:
-    started = table.more.pop("started", None) or next((row.more.get("measured") for row in table.rows), None)
+    started = table.more.get("started") or next((row.more.get("measured") for row in table.rows), None)
     return str(started) if started is not None else None
 
 

@@ -10,17 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from collbench.importers.clean import cells
-from collbench.importers.derived import MOST_BYTES, MOST_RANKS, whole
+from collbench.importers.clean import PIPE_RULE, cells
+from collbench.importers.derived import MOST_BYTES, ranks_in
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Printed, Refusal, Row, Table
+from collbench.units import parse_size
 
 _LONGEST_LINE = 1000
 _SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?([KMG]?)(i?)B \((us|ms)\)\Z")
 _RANKS = ("world", "world size", "world_size", "ranks", "nranks", "gpus", "devices", "workers")
 _NODES = ("nodes", "nnodes")
-_RULE = re.compile(r"[\s|:-]{3,400}\Z")
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3}
 _LABEL_CHARACTERS = 120
 
 
@@ -39,7 +38,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
         found = {place: size for place, word in enumerate(words) if (size := _size(word)) is not None}
         if len(found) > 1:
             sizes, names = found, [word.lower() for word in words]
-        elif sizes and not _RULE.match(line):
+        elif sizes and not PIPE_RULE.match(line):
             yield from _line(number, words, sizes, names)
 
 
@@ -47,8 +46,8 @@ def _size(word: str) -> tuple[int, float] | None:
     match = _SIZE.match(word)
     if match is None:
         return None
-    size = float(match[1]) * 1024 ** _POWERS[match[2]]
-    return (int(size), 1.0 if match[4] == "us" else 1e3) if 0 < size <= MOST_BYTES else None
+    size = parse_size(match[1] + match[2])
+    return (size, 1.0 if match[4] == "us" else 1e3) if 0 < size <= MOST_BYTES else None
 
 
 def _line(
@@ -80,9 +79,7 @@ def _line(
 
 
 def _count(words: list[str], names: list[str], wanted: tuple[str, ...]) -> int | None:
-    text = next((word for word, name in zip(words, names, strict=True) if name in wanted), "")
-    count = whole(text)
-    return count if count is not None and 0 < count <= MOST_RANKS else None
+    return ranks_in(next((word for word, name in zip(words, names, strict=True) if name in wanted), ""))
 
 
 FORMAT = Format(

@@ -20,6 +20,8 @@ _GZIP = b"\x1f\x8b"
 _LARGEST_LOG = 4 * 2**30  # bytes, unpacked
 _LARGEST_DOCUMENT = 512 * 2**20
 _BLOCK = 2**20
+_MANY_PARTS = 1000  # of a line that was overwritten
+_SHORT_PART = 8  # characters, on average
 _CONTROL = bytes({*range(32)} - set(b"\t\n\r\x0b\x0c\x1b\x08"))
 _WITH_COMMENT = re.compile(rb"^[^\n#]{1,240}#(?=\s)[^\n]{0,240}", re.MULTILINE)
 
@@ -60,7 +62,9 @@ class Log:
             for blank in (b"\xc2\xa0", b"&nbsp;"):
                 told = told.replace(blank, b" ")
             return told
-        kept = [b"NCCL INFO"] if b"NCCL INFO" in self._bytes else []
+        if b" NCCL INFO " not in self._bytes:
+            return self._bytes
+        kept = [b"NCCL INFO"]
         for block in self._blocks():
             kept += [
                 line
@@ -110,7 +114,7 @@ class Log:
         for number, line in self.raw_lines():
             if without_nccl and "NCCL " in line and is_of_nccl(line):
                 continue
-            for part in line.split("\r") if "\r" in line else (line,):
+            for part in _overwritten(line) if "\r" in line else (line,):
                 for source, text in self._cleaned(part):
                     yield number, source, text
 
@@ -159,16 +163,20 @@ class Log:
         return width(self._as_kept())
 
     def raw_lines(self) -> Iterator[tuple[int, str]]:
-        """The same lines, decoded but otherwise as they stand, put together where they were wrapped."""
+        """The same lines, decoded but otherwise as they stand, put together where they were wrapped. A line that was
+        overwritten for more than a MiB comes in several parts of its number."""
         lines = self._as_kept()
         return lines if self.width is None or not self._is_unwrapped else unwrapped(lines, self.width)
 
     def _as_kept(self) -> Iterator[tuple[int, str]]:
-        number = 0
+        number = 1
         for block in self._blocks():
-            for line in _decoded(block).split("\n"):
-                number += 1
+            *lines, rest = _decoded(block).split("\n")
+            for line in lines:
                 yield number, line.removesuffix("\r")
+                number += 1
+            if rest:
+                yield number, rest.removesuffix("\r")
 
     def text(self) -> str:
         """All of it, decoded; for JSON. InputError for a log too large to be one document."""
@@ -185,14 +193,14 @@ class Log:
         return "".join(parts)
 
     def _blocks(self) -> Iterator[bytes]:
-        """Whole lines, about a MiB at a time, without the last one's end."""
+        """About a MiB at a time, up to the end of a line, or, in a longer one, to where it begins to be overwritten."""
         start, size = 0, len(self._bytes)
         while start < size:
-            end = self._bytes.find(b"\n", start + _BLOCK)
-            end = size if end < 0 else end
-            block = self._bytes[start:end]
-            start = end + 1
-            yield block.removesuffix(b"\n") if start > size else block
+            near, far = start + _BLOCK, start + 2 * _BLOCK
+            end = self._bytes.find(b"\n", near, far) + 1 or self._bytes.rfind(b"\r", near, far - 1) + 1
+            end = end or self._bytes.find(b"\n", far) + 1 or size
+            yield self._bytes[start:end]
+            start = end
 
 
 def read_sources(paths: Iterable[str]) -> Iterator[Log]:
@@ -273,6 +281,13 @@ def _as_utf8(content: bytes) -> bytes:
     if encoding is None:
         return content.replace(b"\x00", b"") if b"\x00" in content else content
     return content.decode(encoding, errors="replace").encode(errors="replace")
+
+
+def _overwritten(line: str) -> Iterable[str]:
+    """What stood in a line one after the other. Where the parts are shorter than any table's lines, such as those of a
+    mark that turns, each comes once."""
+    parts = line.split("\r")
+    return dict.fromkeys(parts) if len(parts) > _MANY_PARTS and len(line) < _SHORT_PART * len(parts) else parts
 
 
 def _decoded(content: bytes) -> str:

@@ -76,8 +76,8 @@ def _metrics(each: dict[str, Any]) -> Iterator[tuple[str, str, Any]]:
 
 def _table(key: _Key, sizes: _Sizes, node: str, line: int) -> Iterator[Table | Refusal]:
     benchmark, operation, place, _ = key
-    table = Table(format=_NAME, line=line, timing="pipelined", collective=collective_named(operation))
-    table.backend = benchmark[:4]
+    table = Table(format=_NAME, line=line, timing="pipelined", is_document=True)
+    table.collective, table.backend = collective_named(operation), benchmark[:4]
     table.more = {"benchmark": benchmark} | ({"node": node} if node else {}) | ({"pattern": place} if place else {})
     mode = {"mode": "uneven"} if is_uneven(operation) else {}
     for size, values in sizes.items():

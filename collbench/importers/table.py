@@ -76,6 +76,7 @@ class Table:
     the ranks (`per_rank.settle_sizes`); while those are unknown the table goes by this name, which no fit knows.
     is_point_to_point: its two ranks a pair are in the nature of the test: what the user says of the log's collective
     and ranks is not of this table.
+    is_document: many of its rows may stand on one line, as in JSON.
     inferred: field -> how it was found, for what the log implies but does not say.
     notes: what the user should know about this table (unit conversions, oddities).
     hints: what the log may mean by "collective", "nranks", "nnodes": (value, where it stands), the weaker first; used
@@ -94,6 +95,7 @@ class Table:
     nnodes: int | None = None
     per_rank_name: str | None = None
     is_point_to_point: bool = False
+    is_document: bool = False
     backend: str | None = None  # nccl, rccl, gloo, mpi ...
     nodes: list[dict[str, Any]] = field(default_factory=list)
     versions: dict[str, Any] = field(default_factory=dict)

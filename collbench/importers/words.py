@@ -40,20 +40,24 @@ _DTYPES = {
 _LONGEST_WORD = 64
 
 
-def collective_named(text: object) -> str | None:
-    """`AllReduce`, `ncclAllReduce`, `./build/all_reduce_perf_mpi`, `_allgather_base` -> this program's name."""
+def _operation(text: object) -> str:
+    """`ncclAllReduce`, `./build/all_reduce_perf_mpi` -> `allreduce`."""
     word = str(text).rpartition("/")[2]
     if len(word) > _LONGEST_WORD:
-        return None
+        return ""
     for ending in ("_mpi", "_perf"):
         word = word.removesuffix(ending)
-    bare = _bare(word.removeprefix("nccl").removeprefix("rccl"))
-    return _COLLECTIVES.get(bare)
+    return _bare(word.removeprefix("nccl").removeprefix("rccl"))
+
+
+def collective_named(text: object) -> str | None:
+    """`AllReduce`, `ncclAllReduce`, `./build/all_reduce_perf_mpi`, `_allgather_base` -> this program's name."""
+    return _COLLECTIVES.get(_operation(text))
 
 
 def is_uneven(text: object) -> bool:
     """Whether this name says that ranks send each other different amounts."""
-    return _bare(str(text)[:_LONGEST_WORD]) in ("alltoallv", "alltoallvsingle")
+    return _operation(text) in ("alltoallv", "alltoallvsingle")
 
 
 def dtype_named(text: object) -> str | None:

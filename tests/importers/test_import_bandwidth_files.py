@@ -141,6 +141,30 @@ def test_a_csv_made_of_a_table_has_both_halves_in_a_line():
     assert [(row.in_place, row.time_us.value) for row in table.rows[:2]] == [(False, 100.0), (True, 110.0)]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["size;time;algbw;busbw", "1048576;100,125;10,473;18,327", "4 194 304;1200,5;3,494;6,114"],
+        ["size_bytes\ttime_us\talgbw\tbusbw", "1048576\t100.125\t10.473\t18.327", "4 194 304\t1 200.5\t3.494\t6.114"],
+        ["size,time,algbw,busbw", "1048576,100.125,10.473,18.327", '"4,194,304","1,200.5",3.494,6.114'],
+        ["size; time; algbw; busbw", "1048576; 100.125; 10.473; 18.327", "4194304; 1200.5; 3.494; 6.114"],
+    ],
+    ids=["semicolons", "tabs", "thousands", "semicolons and points"],
+)
+def test_what_keeps_columns_and_thousands_apart(lines):
+    found = imported("\n".join(lines))
+    [table] = found.tables
+    assert (table.format, found.refused, table.nranks) == ("nccl-csv", [], 8)
+    assert [(row.size_bytes, row.time_us.value) for row in table.rows] == [(1048576, 100.125), (4194304, 1200.5)]
+    assert [row.busbw_GBps.value for row in table.rows] == [18.327, 6.114]
+
+
+def test_a_table_of_nccl_tests_with_tabs_is_not_taken_for_a_csv():
+    text = "#\tsize\tcount\ttype\tredop\troot\ttime\talgbw\tbusbw\t#wrong\n"
+    found = imported(text + "1 048 576\t262 144\tfloat\tsum\t-1\t100.0\t10.49\t18.35\t0\n")
+    assert [(table.format, table.rows[0].size_bytes) for table in found.tables] == [("nccl-tests", 1048576)]
+
+
 def test_averages_are_no_times():
     text = "file,test,N,G,minBytes,maxBytes,avg_bus_bw_GBs,peak_busbw_GBs\na.log,all_gather_perf,10,8,8,64,46.7,48.7\n"
     found = imported(text)

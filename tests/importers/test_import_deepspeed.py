@@ -141,6 +141,7 @@ def test_a_column_a_size_is_a_table_a_line():
         (4, 2**20, 20.5),
     ]
     assert [refusal.line for refusal in imported.refused] == [4, 5]
+    assert imported.rows == 1  # of the log, with two times
 
 
 def test_handed_summary_has_the_expected_values(logs):
@@ -155,3 +156,4 @@ def test_handed_lines_and_columns(logs):
     assert read_handed(logs, "ds005").rows == n_rows(logs, "ds005")
     columns = read_handed(logs, "ds009", collective="all_reduce")
     assert len(columns.tables) + len(columns.refused) == n_rows(logs, "ds009")
+    assert columns.rows + len(columns.refused) == n_rows(logs, "ds009")

@@ -1,4 +1,4 @@
-"""A log of 100 MB of NCCL's debug lines with one table in it: a few seconds, and no more memory than the log."""
+"""A large log with one table in it: a few seconds, and not much more memory than the log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from conftest import clean_environment
 from nccl_texts import log
 
 _LINE = "node01:1905512:1905512 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read and more of the same\n"
+_BAR = "Epoch 3:  45%|\u2588\u2588\u2588\u2588     | 450/1000 [00:45<00:55, 10.0it/s, loss=0.123]\r"
 _MEASURED = """
 import json, re, sys, time
 from collbench.cli import main
@@ -20,11 +21,11 @@ print(json.dumps([code, time.process_time(), int(re.search(r"VmHWM:\\s+(\\d+) kB
 """
 
 
-def _import(tmp_path, megabytes):
+def _import(tmp_path, megabytes, line=_LINE):
     """(exit code, seconds of the process's own, MiB) of the command on a log of that size."""
-    half = _LINE * (megabytes * 500_000 // len(_LINE))
+    half = line * (megabytes * 500_000 // len(line.encode())) + "\n"
     path = tmp_path / "large.log"
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         file.writelines([half, log(), half])
     out = tmp_path / "results.jsonl"
     done = subprocess.run(
@@ -49,3 +50,21 @@ def test_a_log_of_a_hundred_megabytes(tmp_path):
     assert code == 0
     assert seconds < 5
     assert megabytes < 300
+
+
+@pytest.mark.parametrize("part", [_BAR, "x\r"], ids=["bar", "mark"])
+def test_lines_that_were_overwritten(tmp_path, part):
+    """A bar of progress, and a mark that turns: each half is one line."""
+    code, seconds, megabytes = _import(tmp_path, 10, part)
+    assert code == 0
+    assert seconds < 5
+    assert megabytes < 150
+
+
+@pytest.mark.study
+@pytest.mark.parametrize("part", [_BAR, "x\r"], ids=["bar", "mark"])
+def test_overwritten_lines_of_fifty_megabytes(tmp_path, part):
+    code, seconds, megabytes = _import(tmp_path, 50, part)
+    assert code == 0
+    assert seconds < 20
+    assert megabytes < 200

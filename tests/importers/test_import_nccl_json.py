@@ -73,6 +73,19 @@ def test_a_report_is_a_table_of_halves():
     assert [row.line for row in table.rows] == [4, 4, 13, 13]
 
 
+def test_records_can_be_asked_for_again():
+    imported = read_log(Log.of_text("out.json", report(result())), [FORMAT], Asked())
+    first = imported.records()
+    assert first[0][0]["started"] == "2026-01-02T03:04:05"
+    assert imported.records() == first
+
+
+def test_an_uneven_exchange_is_known_by_its_program():
+    [table], _ = read(report(result(), program="/opt/rccl-tests/build/alltoallv_perf"))
+    assert table.collective == "all_to_all_single" and table.notes[0].startswith("an uneven")
+    assert {row.more["mode"] for row in table.rows} == {"uneven"}
+
+
 def test_the_environment_is_not_taken_but_for_what_changes_a_measurement():
     [table], _ = read(report(result()))
     assert table.environment == {"NCCL_DEBUG": "WARN"} and "hunter2" not in repr(table)

@@ -442,6 +442,8 @@ def test_ranks_that_the_digits_leave_open_come_from_the_launcher():
     imported = read_text(text + log(body, listed=["..."]))
     assert summary(imported) == [("all_reduce", 2048, 512, 3)]
     assert imported.tables[0].inferred["nranks"] == "the command on line 1"
+    text = "$ mpirun -np 2048 -N 4 ./all_reduce_perf -b 1M -e 4M -f 2\n"  # Open MPI's -N: processes of each node
+    assert summary(read_text(text + log(body, listed=["..."]))) == [("all_reduce", 2048, 512, 3)]
     unknown = read_text(log(body, listed=["..."]))
     assert unknown.tables[0].nranks is None
     assert "--nranks" in unknown.tables[0].notes[-1]

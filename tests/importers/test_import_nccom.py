@@ -63,6 +63,7 @@ def test_a_table_of_busbw_alone_tells_times_by_size_and_ranks():
 def test_handed_logs_have_the_rows_of_the_index(logs, name):
     imported = read_handed(logs, name)
     assert len({row.line for table in imported.tables for row in table.rows}) == n_rows(logs, name)
+    assert imported.rows == n_rows(logs, name)
     assert not imported.refused
 
 

@@ -27,6 +27,20 @@ def test_what_a_terminal_overwrote_is_a_line_of_the_same_number():
     assert list(Log.of_text("x", "50 %\r100 %\r\ndone").lines()) == [(1, "50 %"), (1, "100 %"), (2, "done")]
 
 
+def test_a_line_overwritten_for_megabytes_is_read_in_parts():
+    parts = [f"step {step} of 200000, and a bar" for step in range(100_000)]
+    log = Log.of_text("x", "\n".join(["first", "\r".join(parts), "last"]))
+    assert list(log.lines()) == [(1, "first"), *((2, part) for part in parts), (3, "last")]
+    assert len(list(log.raw_lines())) < 10
+
+
+def test_a_mark_that_turns_is_not_read_at_every_turn():
+    log = Log.of_text("x", "|\r/\r-\r\\\r" * 500_000 + "# a line\nlast")
+    pieces = list(log.lines())
+    assert len(pieces) < 50
+    assert pieces[-2:] == [(1, "# a line"), (2, "last")]
+
+
 def test_blocks_do_not_show():
     lines = [f"line {number} " + "x" * 97 for number in range(30_000)]
     log = Log.of_text("x", "\n".join(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from foreign_logs import measurements, read_text
@@ -169,6 +170,9 @@ SAME = {
     "HTML, twice escaped": "\n".join(f"[1,0]&amp;lt;stdout&amp;gt;:{line}" for line in WHOLE.splitlines()),
     "apostrophes in thousands": each_row(lambda line: line.replace(f"{2**20:12d}", "1'048'576")),
     "thin blanks in thousands": each_row(lambda line: line.replace(f"{2**20:12d}", "1\u202f048\u202f576")),
+    "blanks in thousands": each_row(
+        lambda line: re.sub(r"(?<!\S)\d{4,10}(?= )", lambda match: f"{int(match[0]):,}".replace(",", " "), line)
+    ),
     "decimal commas": each_row(lambda line: line.replace(".", ",")),
     "a hole in the file": WHOLE[:40] + "\0" * 20 + WHOLE[40:],
 }  # fmt: skip
@@ -177,6 +181,19 @@ SAME = {
 @pytest.mark.parametrize("text", SAME.values(), ids=SAME)
 def test_other_characters_for_the_same_numbers(text):
     assert values(read_text(text)) == values(read_text(WHOLE))
+
+
+@pytest.mark.parametrize("label", ["2  ", "2 "])
+def test_blanks_between_numbers_are_no_thousands(label):
+    """`2 128 32 float`: a label, a size and a count."""
+    lines = [
+        f"{label}{size} {size // 4}  float  sum  -1  20.00  {bandwidths}  0"
+        for size, bandwidths in ((128, "0.01  0.01"), (256, "0.01  0.02"), (512, "0.03  0.04"))
+    ]
+    text = "\n".join(["nodes size count type redop root time(us) algbw(GB/s) busbw(GB/s) #wrong", *lines])
+    imported = read_text(text)
+    assert [record["size_bytes"] for record in measurements(imported)] == [128, 256, 512]
+    assert not imported.refused
 
 
 def test_utf_32():
