@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from collbench.cli.cost_flags import add_cost_flags, cost_model
-from collbench.cli.step_flags import parse_reshard
+from collbench.cli.step_flags import parse_memory_GB, parse_reshard
 from collbench.columns import aligned
 from collbench.errors import EXIT_DONE, EXIT_NO, InputError
 from collbench.numbers import digits, ms, percent
@@ -20,7 +20,6 @@ from collbench.predict.plan_result import Plan, PlannedStep
 from collbench.predict.plan_space import Configuration
 from collbench.predict.plan_why import PHASES
 from collbench.predict.workload import Workload
-from collbench.units import parse_size
 
 EPILOG = """\
 what is tried, unless a list says otherwise:
@@ -80,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     plan = plan_step(
         workload,
         model,
-        memory_GB=_memory_GB(args.memory),
+        memory_GB=parse_memory_GB(args.memory),
         nodes=nodes,
         ranks_per_node=args.ranks_per_node,
         strategies=_list(args.strategy, str),
@@ -97,14 +96,6 @@ def run(args: argparse.Namespace) -> int:
     )
     print(json.dumps(plan.to_dict(), indent=2, allow_nan=False) if args.json else format_plan(plan))
     return EXIT_DONE if plan.fitting else EXIT_NO
-
-
-def _memory_GB(text: str) -> float:
-    """A rank's memory; InputError for a bare 80, which is bytes and hardly meant so."""
-    size_bytes = parse_size(text, "--memory")
-    if size_bytes < 1e6:
-        raise InputError(f"--memory {text!r} is {size_bytes} bytes: expected a rank's memory, such as 80GB")
-    return size_bytes / 1e9
 
 
 def parse_nodes(text: str) -> list[int]:

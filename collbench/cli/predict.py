@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
+from typing import Any
 
 from collbench.cli.cost_flags import add_cost_flags, cost_model
-from collbench.cli.step_flags import add_step_flags, step_options
+from collbench.cli.step_flags import add_step_flags, parse_memory_GB, step_options
 from collbench.columns import aligned
 from collbench.errors import EXIT_DONE, InputError
-from collbench.numbers import percent
+from collbench.numbers import digits, percent
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.step import predict_step
 from collbench.predict.workload import Workload
@@ -37,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_false",
         help="leave out what communication and computation cost one another, where the model has it",
     )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="a rank's, 80GB (1000) or 80GiB (1024): warn of a peak above it"
+    )
     pictures = parser.add_argument_group("the step's timeline, as a file")
     pictures.add_argument("--trace", metavar="FILE.json", help="a Chrome trace, for https://ui.perfetto.dev")
     pictures.add_argument("--gantt", metavar="FILE.png|svg", help="a picture: a row a stream, what is exposed in full")
@@ -45,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Predict, write what was asked for, and print the answer."""
     _check_files(args)
+    limit_GB = None if args.memory is None else parse_memory_GB(args.memory)
     workload, model = Workload.from_toml(args.workload), cost_model(args)
     prediction = predict_step(
         workload,
@@ -60,14 +66,32 @@ def run(args: argparse.Namespace) -> int:
         **step_options(args),
     )
     _write_files(args, prediction)
+    if limit_GB is not None and prediction.memory.peak_GB > limit_GB:
+        print(f"collbench: warning: {_too_large(args, prediction.memory.peak_GB, limit_GB)}", file=sys.stderr)
     if args.json:
-        print(json.dumps(prediction.to_dict(), indent=2, allow_nan=False))
+        print(json.dumps(_document(prediction, limit_GB), indent=2, allow_nan=False))
     else:
         print(format_prediction(prediction))
         for what, path in (("trace", args.trace), ("gantt", args.gantt)):
             if path:
                 print(f"{what}: {path}")
     return EXIT_DONE
+
+
+def _too_large(args: argparse.Namespace, peak_GB: float, limit_GB: float) -> str:
+    return (
+        f"memory: the step's peak of {digits(peak_GB, 4)} GB a rank is above --memory {args.memory} "
+        f"({digits(limit_GB, 4)} GB), activations not counted: 'collbench plan' with the same --memory lists what fits"
+    )
+
+
+def _document(prediction: StepPrediction, limit_GB: float | None) -> dict[str, Any]:
+    """The JSON object; with a limit, what it says of the peak."""
+    document = prediction.to_dict()
+    if limit_GB is not None:
+        above = prediction.memory.peak_GB > limit_GB
+        document["memory"] |= {"limit_GB": limit_GB, "peak_exceeds_limit": above}
+    return document
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -123,7 +147,12 @@ def _times(prediction: StepPrediction) -> str:
     rows = [
         ("step", _ms(step), _interval("90 % interval", prediction.step_ms_interval)),
         ("compute", _ms(prediction.compute_ms), "the step with free communication"),
-        ("communication", _ms(comm), "all collectives, one after another"),
+        (
+            "communication",
+            _ms(comm),
+            f"all collectives, one after another{_interval('; 90 %', prediction.comm_ms_interval)}",
+        ),
+        *_copies(prediction),
         ("exposed", _ms(exposed), f"{shares}{_interval('; 90 %', prediction.exposed_comm_ms_interval)}"),
         (
             "exposed tail",
@@ -133,11 +162,18 @@ def _times(prediction: StepPrediction) -> str:
     ]
     if prediction.windows is not None and prediction.total_ms is not None:
         windows = f"{sum(prediction.windows)} micro-batches, {len(prediction.windows)} gradient syncs"
-        rows.append(("total", _ms(prediction.total_ms), windows))
+        total = f"{windows}{_interval('; 90 %', prediction.total_ms_interval)}"
+        rows.append(("total", _ms(prediction.total_ms), total))
     if prediction.tokens_per_s is not None:
         tflops = prediction.tflops_per_rank
         rows.append(("tokens/s", f"{prediction.tokens_per_s:.4g}", f"{tflops:.4g} TFLOP/s a rank" if tflops else ""))
     return "\n".join(f"  {name:<15}{value:>15}   {words}".rstrip() for name, value, words in rows)
+
+
+def _copies(prediction: StepPrediction) -> list[tuple[str, str, str]]:
+    if prediction.copies_ms is None:
+        return []
+    return [("copies", _ms(prediction.copies_ms), "torch's own for them, one after another; on top of computation")]
 
 
 def _interval(before: str, low_high: tuple[float, float] | None) -> str:

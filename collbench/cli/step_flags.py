@@ -8,6 +8,7 @@ from typing import Any
 
 from collbench.errors import InputError
 from collbench.predict.options import BACKWARD_PREFETCHES, COMM_HOOKS, Options
+from collbench.units import parse_size
 
 
 def add_step_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -48,6 +49,20 @@ def add_step_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     step.add_argument(
         "--no-limit-all-gathers", dest="limit_all_gathers", action="store_false", help="fsdp1: any number in flight"
     )
+    step.add_argument(
+        "--copy-GBps",
+        dest="copy_GBps",
+        type=float,
+        metavar="GBps",
+        help="ddp, fsdp, hsdp: the rate of torch's own copies, of bytes read and written (unset: not counted)",
+    )
+    step.add_argument(
+        "--host-us",
+        type=float,
+        default=0.0,
+        metavar="US",
+        help="the same: the host's own time around each collective, where it does not run ahead of its device",
+    )
     return step
 
 
@@ -63,6 +78,14 @@ def parse_caps(text: str) -> float | tuple[float, ...]:
     except ValueError:
         raise InputError(f"--bucket-cap-mb {text!r} is not understood: expected MiB, or several such as 5,25") from None
     return caps[0] if len(caps) == 1 else caps
+
+
+def parse_memory_GB(text: str) -> float:
+    """A rank's memory; InputError for a bare 80, which is bytes and hardly meant so."""
+    size_bytes = parse_size(text, "--memory")
+    if size_bytes < 1e6:
+        raise InputError(f"--memory {text!r} is {size_bytes} bytes: expected a rank's memory, such as 80GB")
+    return size_bytes / 1e9
 
 
 def parse_reshard(text: str) -> bool | int | None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 
 from collbench.cli.step_flags import add_step_flags, step_options
 from collbench.errors import InputError
@@ -21,8 +22,8 @@ _REAL = ("bucket_cap_mb", "comm_hook", "accumulate", "grad_sync", "reshard_after
 
 EPILOG = """\
 The real step is torch's own DistributedDataParallel or fully_shard over the workload's tensors; its computation is
-the workload's milliseconds (matrix products on a GPU, a wait on a CPU). Exit code 1: the step's time is outside the
-tolerance.
+the workload's milliseconds (matrix products on a GPU, a wait on a CPU). torch's own copies around its collectives are
+measured before the steps, and are part of the prediction. Exit code 1: the step's time is outside the tolerance.
 Several nodes: torchrun ... -m collbench validate WORKLOAD.toml --model MODEL.json
 """
 
@@ -52,10 +53,10 @@ def run(args: argparse.Namespace) -> int:
     timeout_s = seconds_of("--timeout", args.timeout)
     join_timeout_s = seconds_of("--join-timeout", args.join_timeout) if args.join_timeout is not None else None
     _check_step(args)
-    workload = _workload(args.workload)
+    workload, notes = _workload(args.workload)
     if not is_worker():
         ranks, backend, why = choose_ranks(args.nproc, args.backend or "")
-        _predict(args, workload, 1, ranks)  # refuse before ranks are started
+        _predict(args, workload, 1, ranks, overlap=True, slowdown=True)  # refuse before ranks are started
         print(f"collbench: {args.steps} real steps on {ranks} {backend} ranks here ({why})", file=sys.stderr)
         verdict = launch(["validate", *args.argv, "--backend", backend], ranks, backend)
         if verdict.exit_code and verdict.reason:
@@ -80,9 +81,7 @@ def run(args: argparse.Namespace) -> int:
     return validate(
         workload,
         knobs,
-        lambda nodes, ranks_per_node, overlap, slowdown: _predict(
-            args, workload, nodes, ranks_per_node, overlap=overlap, slowdown=slowdown
-        ),
+        partial(_predict, args, workload),
         steps=args.steps,
         tolerance=tolerance,
         backend=args.backend or "",
@@ -90,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
         join_timeout_s=join_timeout_s,
         as_json=args.json,
         debug=args.debug,
+        notes=notes,
     )
 
 
@@ -105,9 +105,16 @@ def _check_step(args: argparse.Namespace) -> None:
             raise InputError(f"{flag}: the real step has no such option: leave it out")
 
 
-def _workload(path: str) -> Workload:
-    """Of what was captured from a module nothing is kept: the real step is that of the layers in a row."""
-    return replace(Workload.from_toml(path), captured=None)
+def _workload(path: str) -> tuple[Workload, list[str]]:
+    """(the workload, notes). What was captured from a module is left out: the real step is that of layers in a row."""
+    workload = Workload.from_toml(path)
+    if workload.captured is None:
+        return workload, []
+    note = (
+        "the order that was captured from the module is used neither here nor in the prediction: the real step is that "
+        "of the workload's layers in a row ('collbench predict' plays the captured order)"
+    )
+    return replace(workload, captured=None), [note]
 
 
 def _predict(
@@ -116,9 +123,12 @@ def _predict(
     nodes: int,
     ranks_per_node: int,
     *,
-    overlap: bool = True,
-    slowdown: bool = True,
+    overlap: bool,
+    slowdown: bool,
+    **local: float | None,
 ) -> StepPrediction:
+    # As the real step has it.
+    views = {"gradient_as_bucket_view": True} if args.strategy == "ddp" else {}
     return predict_step(
         workload,
         args.model,
@@ -128,5 +138,5 @@ def _predict(
         overlap=overlap,
         slowdown=slowdown,
         timing=args.timing,
-        **step_options(args),
+        **(step_options(args) | views | local),
     )

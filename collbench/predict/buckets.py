@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from collbench.dtypes import find_dtype
 from collbench.errors import InputError
 from collbench.predict.captured import Captured, Computed
 from collbench.predict.order import ROOT
-from collbench.predict.workload import Workload
+from collbench.predict.workload import Layer, Workload, expanded
 
 Cap = float | tuple[float, ...]
 MIB = 1024**2
@@ -71,11 +72,16 @@ def ddp_buckets(
     rebuilt: False where DDP looks for unused parameters, and so keeps what it made before the first step: in the
     order of the module, and launched from the last one.
     """
-    limits = list(bucket_limits_bytes(bucket_cap_mb, first_bucket_mb))
-    itemsize = find_dtype(workload.grad_dtype).itemsize
+    limits = bucket_limits_bytes(bucket_cap_mb, first_bucket_mb)
+    return list(_planned(workload.layers, workload.grad_dtype, limits, rebuilt=rebuilt))
+
+
+@lru_cache(maxsize=64)  # a plan asks the same for every strategy with buckets and for their memory
+def _planned(layers: tuple[Layer, ...], dtype: str, limits: tuple[int, ...], *, rebuilt: bool) -> tuple[Bucket, ...]:
+    itemsize = find_dtype(dtype).itemsize
     tensors = [
         (position, math.prod(shape))
-        for position, (_, layer) in enumerate(workload.expanded)
+        for position, (_, layer) in enumerate(expanded(layers))
         if layer.trainable
         for shape in layer.tensors
     ]
@@ -84,7 +90,7 @@ def ddp_buckets(
 
     def close() -> None:
         size_bytes = numel * itemsize
-        buckets.append(Bucket(numel=numel, size_bytes=size_bytes, layer=min(positions), dtype=workload.grad_dtype))
+        buckets.append(Bucket(numel=numel, size_bytes=size_bytes, layer=min(positions), dtype=dtype))
 
     for position, size in reversed(tensors) if rebuilt else tensors:
         numel += size
@@ -95,7 +101,7 @@ def ddp_buckets(
             limits = limits[1:] or limits
     if numel:
         close()
-    return buckets if rebuilt else buckets[::-1]
+    return tuple(buckets if rebuilt else reversed(buckets))
 
 
 def captured_buckets(workload: Workload, captured: Captured) -> list[Bucket]:

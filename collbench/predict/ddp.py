@@ -1,13 +1,21 @@
 """Replicated parameters: DDP, and ZeRO stages 1 and 2, which divide what is kept but still compute with whole layers.
 
 One communication stream, in bucket order: a bucket is launched only after all before it (torch's reducer).
+
+DDP's copies, where they are counted (torch/csrc/distributed/c10d/reducer.cpp): a layer's gradients are divided into
+their buckets behind its backward (mark_variable_ready_dense; in place, where they are views of the bucket), and where
+they are no views, copied back behind the last all_reduce (finalize_backward). A compression hook casts and divides a
+bucket before it is sent, and casts it back (ddp_comm_hooks/default_hooks.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from collbench.dtypes import find_dtype
 from collbench.predict.buckets import Bucket, captured_buckets, compressed, ddp_buckets
 from collbench.predict.captured import Captured
+from collbench.predict.copies import COPY_OUT, Copying
 from collbench.predict.options import Options
 from collbench.predict.order import ROOT
 from collbench.predict.placement import Placement
@@ -27,8 +35,14 @@ def ddp(workload: Workload, placement: Placement, options: Options) -> Schedule:
     if captured is not None and captured.is_ddp_of(options):
         buffers = _broadcast(schedule, placement, captured)
     buckets = reduced_buckets(workload, options)
-    ends = [_compute(schedule, workload, options, mark, buffers) for mark in options.micro_batch_marks][-1]
-    _reduce(schedule, placement, buckets, ends, "all_reduce")
+    marks = options.micro_batch_marks
+    for mark in marks[:-1]:
+        _compute(schedule, workload, options, mark, buffers)
+    copies = Copying.of(options).counted
+    ends = _compute(schedule, workload, options, marks[-1], buffers, buckets=buckets if copies else ())
+    sent = _reduce(schedule, placement, buckets, ends, "all_reduce")
+    if copies:
+        _copy_back(schedule, workload, options, buckets, sent)
     if options.finds_unused:
         _say_used(schedule, workload, placement)
     add_optimizer(schedule, workload.optimizer_ms)
@@ -74,23 +88,61 @@ def _buckets(workload: Workload, options: Options) -> list[Bucket]:
 
 
 def _compute(
-    schedule: Schedule, workload: Workload, options: Options, mark: str, after: tuple[int, ...] = ()
+    schedule: Schedule,
+    workload: Workload,
+    options: Options,
+    mark: str,
+    after: tuple[int, ...] = (),
+    *,
+    buckets: Sequence[Bucket] = (),
 ) -> dict[int, int]:
-    """One micro-batch's forward and backward; returns the backward task of each position in `workload.expanded`.
+    """One micro-batch's forward and backward; returns, for each position in `workload.expanded`, the backward task, or
+    the last copy behind it.
 
-    after: what its first computation waits for.
+    after: what its first computation waits for.  buckets: that gradients are copied into; none where
+    copies are not counted.
     """
     layers = list(enumerate(workload.expanded))
     schedule.add(f"forward{mark}", workload.forward_ms, after=after, stream=COMPUTE, phase="forward")
     for _, (name, layer) in layers:
         schedule.add(f"forward {name}{mark}", layer.forward_ms, stream=COMPUTE, phase="forward")
     outside = schedule.add(f"backward{mark}", workload.backward_ms, stream=COMPUTE, phase="backward")
-    return {ROOT: outside} | {
-        position: schedule.add(
-            f"backward {name}{mark}", backward_ms(layer, recompute=options.recompute), stream=COMPUTE, phase="backward"
-        )
-        for position, (name, layer) in reversed(layers)
-    }
+    ends = {ROOT: outside}
+    for position, (name, layer) in reversed(layers):
+        work = backward_ms(layer, recompute=options.recompute)
+        ends[position] = schedule.add(f"backward {name}{mark}", work, stream=COMPUTE, phase="backward")
+        if buckets:
+            ready = [bucket for bucket in buckets if bucket.layer == position]
+            ends[position] = _copy_in(schedule, workload, options, f"{name}{mark}", layer.trainable_numel, ready)
+    return ends
+
+
+def _copy_in(
+    schedule: Schedule, workload: Workload, options: Options, name: str, numel: int, ready: Sequence[Bucket]
+) -> int:
+    """A layer's gradients into their buckets, and those that are full with it made ready; returns the last task."""
+    size = find_dtype(workload.grad_dtype).itemsize
+    moved_bytes = 2 * size * numel
+    if options.comm_hook is not None:  # cast, then divided in place
+        moved_bytes += sum(bucket.numel * size + 3 * bucket.size_bytes for bucket in ready)
+    copying = Copying.of(options)
+    copying.add(schedule, f"gradients in {name}", moved_bytes, after=(), stream=COMPUTE, collectives=len(ready))
+    return len(schedule.tasks) - 1
+
+
+def _copy_back(
+    schedule: Schedule, workload: Workload, options: Options, buckets: Sequence[Bucket], sent: Sequence[tuple[int, ...]]
+) -> None:
+    """What was reduced, cast back where a hook had cast it, into gradients that are no views of their buckets."""
+    size, copying = find_dtype(workload.grad_dtype).itemsize, Copying.of(options)
+    for index, (bucket, after) in enumerate(zip(buckets, sent, strict=True)):
+        if options.comm_hook is not None:
+            moved_bytes = bucket.size_bytes + bucket.numel * size
+            name = f"cast back bucket {index}"
+            after = copying.add(schedule, name, moved_bytes, after=after, stream=COPY_OUT) or after
+        if not options.gradient_as_bucket_view:
+            name = f"gradients out bucket {index}"
+            copying.add(schedule, name, 2 * bucket.numel * size, after=after, stream=COMPUTE)
 
 
 def _broadcast(schedule: Schedule, placement: Placement, captured: Captured) -> tuple[int, ...]:
@@ -109,13 +161,16 @@ def _reduce(
     ends: dict[int, int],
     collective: str,
     mark: str = "",
-) -> None:
+) -> list[tuple[int, ...]]:
+    """Returns the task of each bucket; none for one rank."""
+    sent = []
     for index, bucket in enumerate(buckets):
         numel = bucket.numel if collective == "all_reduce" else rounded_up(bucket.numel, placement.nranks)
         size_bytes = numel * find_dtype(bucket.dtype).itemsize
         call = Call(collective=collective, size_bytes=size_bytes, group=placement.world, dtype=bucket.dtype)
         name = f"{collective} bucket {index}{mark}"
-        schedule.call(name, call, after=(ends[bucket.layer],), stream=COMM, phase="gradients")
+        sent.append(schedule.call(name, call, after=(ends[bucket.layer],), stream=COMM, phase="gradients"))
+    return sent
 
 
 def _say_used(schedule: Schedule, workload: Workload, placement: Placement) -> None:

@@ -42,18 +42,13 @@ def regather_group(options: Options, placement: Placement) -> Group | None:
     return placement.consecutive(choice)
 
 
-def fsdp(workload: Workload, placement: Placement, options: Options) -> Schedule:
-    """Every micro-batch gathers and reduce-scatters (torch's default), or the last alone reduce-scatters.
-
-    Without gradient sync the others keep unsharded gradients. The optimizer works on its shard.
+class Builder:
+    """Writes one step's tasks: every micro-batch gathers and reduce-scatters (torch's default), or the last alone
+    reduce-scatters. Without gradient sync the others keep unsharded gradients. The optimizer works on its shard.
 
     With replicas (HSDP) an all_reduce of the shard follows every reduce-scatter, on the replicate group's own stream.
+    `before` is always what the compute stream waits for, itself included.
     """
-    return Builder(workload, placement, options).step()
-
-
-class Builder:
-    """Writes one step's tasks. `before` is always what the compute stream waits for, itself included."""
 
     def __init__(self, workload: Workload, placement: Placement, options: Options, division: Division = ROWS) -> None:
         self.schedule = Schedule()
@@ -68,6 +63,7 @@ class Builder:
         self.order = self._order([unit is not None for unit in units])
         self.computing = self._computing()
         self.times = Counter(self.order)  # a layer that is called n times takes an n-th each time
+        self.mark = ""  # of the micro-batch
         self.before: tuple[int, ...] = ()
         self.pending: dict[int, tuple[int, ...]] = {}  # gathers that no computation has waited for, by unit
         self.released: tuple[int, ...] = ()  # what the next gather waits for
@@ -96,9 +92,10 @@ class Builder:
         """Forward and backward; returns what the next computation waits for: the end of every gradient collective."""
         self.before = self.released = self.copied_out = before
         self.gathered, self.reduced, self.synced, self.pending = (), (), [], {}
-        phase = "forward"
+        phase, self.mark = "forward", mark
         for item, (direction, unit) in zip(self.order, self.computing, strict=True):
             if direction != phase:
+                self._turned()
                 phase, self.released = direction, self.before
             if item.kind == "gather":
                 if item.at != unit:  # prefetched, when the unit of the computation has been waited for
@@ -106,7 +103,9 @@ class Builder:
                 self._gather(item.at, phase, mark)
             elif item.kind == "reduce":
                 if syncs:
-                    self._reduce(self.units[item.at], mark)
+                    self._reduce(item.at, mark)
+                else:
+                    self._hold(item.at)
             else:
                 self._wait(unit, phase)
                 self._compute(item, mark)
@@ -127,7 +126,7 @@ class Builder:
         """The compute stream copies the unit out, once it is gathered; then gathers may go on."""
         if unit not in self.pending:
             return
-        self.before = (*self.before, *self.pending.pop(unit))
+        self.before = self._copied_out(unit, (*self.before, *self.pending.pop(unit)))
         self.released = self.copied_out if phase == "forward" else self.before
         self.copied_out = self.before
 
@@ -151,9 +150,8 @@ class Builder:
             group=self.shard if phase == "forward" else self.regather or self.shard,
             dtype=self.workload.param_dtype,
         )
-        after = self._gather_after(position)
         gathered = self.schedule.call(
-            f"all_gather {unit.name}{mark}", call, after=after, stream=COMM, phase="parameters"
+            f"all_gather {unit.name}{mark}", call, after=self._gather_after(position), stream=COMM, phase="parameters"
         )
         self.gathered = self.pending[position] = gathered
 
@@ -164,8 +162,9 @@ class Builder:
         """
         return (*self.released, *self.gathered) if self.options.prefetch else self.before
 
-    def _reduce(self, unit: Unit, mark: str) -> None:
+    def _reduce(self, position: int, mark: str) -> None:
         self._await_reduced()
+        unit = self.units[position]
         if unit.reduce_bytes:
             call = Call(
                 collective="reduce_scatter_tensor",
@@ -174,10 +173,12 @@ class Builder:
                 dtype=self.workload.reduce_dtype,
             )
             name = f"reduce_scatter {unit.name}{mark}"
-            scatter = self.schedule.call(name, call, after=self.before, stream=COMM, phase="gradients")
+            after = self._gradients_in(position)
+            scatter = self.schedule.call(name, call, after=after, stream=COMM, phase="gradients")
             self.reduced = scatter
             self.synced += scatter
-            self._replicate(unit, scatter or self.before, mark)
+            replicated = self._replicate(unit, scatter or self.before, mark)
+            self._gradients_out(position, replicated or scatter or self.before)
 
     def _await_reduced(self) -> None:
         """After each unit's backward, frozen or not, the compute stream waits for the reduce-scatter before it.
@@ -187,10 +188,29 @@ class Builder:
         self.before = (*self.before, *self.reduced)
         self.reduced = ()
 
+    # What fsdp1 and the copies (fsdp_copies.py) have to do.
+
     def _computed(self, unit: int, phase: str) -> None:
         """Called behind each computation, with its unit."""
 
-    def _replicate(self, unit: Unit, after: tuple[int, ...], mark: str) -> None:
+    def _turned(self) -> None:
+        """Called between forward and backward."""
+
+    def _copied_out(self, position: int, arrived: tuple[int, ...]) -> tuple[int, ...]:
+        """What computation comes after, where it needs a unit that has arrived."""
+        return arrived
+
+    def _gradients_in(self, position: int) -> tuple[int, ...]:
+        """What the reduction of a unit comes after."""
+        return self.before
+
+    def _gradients_out(self, position: int, after: tuple[int, ...]) -> None:
+        """Called behind the reduction of a unit."""
+
+    def _hold(self, position: int) -> None:
+        """Called where the gradients of a unit are not reduced."""
+
+    def _replicate(self, unit: Unit, after: tuple[int, ...], mark: str) -> tuple[int, ...]:
         """HSDP: sum the shard over the replicas. The next reduce-scatter does not wait for it."""
         call = Call(
             collective="all_reduce",
@@ -199,4 +219,6 @@ class Builder:
             dtype=self.workload.reduce_dtype,
         )
         name = f"all_reduce {unit.name}{mark}"
-        self.synced += self.schedule.call(name, call, after=after, stream=REPLICATE, phase="gradients")
+        replicated = self.schedule.call(name, call, after=after, stream=REPLICATE, phase="gradients")
+        self.synced += replicated
+        return replicated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import isfinite
 
 from collbench.errors import InputError, one_of
 from collbench.predict.deepspeed import DeepSpeed
@@ -23,7 +24,9 @@ class Options:
     next unit while one computes.  prefetch_ahead: units that are gathered ahead of the one that computes, as
     set_modules_to_forward_prefetch and set_modules_to_backward_prefetch have it; None is torch's own.
     backward_prefetch (pre, post or none), forward_prefetch, limit_all_gathers: as FullyShardedDataParallel.  mesh:
-    replicas x shards, as "2x8" or (2, 8).  deepspeed: what a DeepSpeed config says instead of the other options.
+    replicas x shards, as "2x8" or (2, 8).  copy_GBps: the rate, of bytes read and written, of torch's own copies into
+    and out of what it sends; None counts none.  host_us: what the host takes around each collective beside them, where
+    it does not run ahead of its device.  deepspeed: what a DeepSpeed config says instead of the other options.
     """
 
     bucket_cap_mb: float | tuple[float, ...] | None = None
@@ -42,6 +45,8 @@ class Options:
     forward_prefetch: bool = False
     limit_all_gathers: bool = True
     mesh: str | tuple[int, int] | None = None
+    copy_GBps: float | None = None
+    host_us: float = 0.0
     deepspeed: DeepSpeed | None = None
 
     def __post_init__(self) -> None:
@@ -50,6 +55,10 @@ class Options:
             raise one_of("comm_hook", self.comm_hook, list(COMM_HOOKS))
         if self.backward_prefetch not in BACKWARD_PREFETCHES:
             raise one_of("backward_prefetch", self.backward_prefetch, list(BACKWARD_PREFETCHES))
+        if self.copy_GBps is not None and not (_is_finite(self.copy_GBps) and self.copy_GBps > 0):
+            raise InputError(f"copy_GBps = {self.copy_GBps!r} must be a finite number above 0")
+        if not (_is_finite(self.host_us) and self.host_us >= 0):
+            raise InputError(f"host_us = {self.host_us!r} must be a finite number, 0 or more")
         if self.deepspeed is not None:
             self._check_alone()
         if self.prefetch_ahead is not None:
@@ -96,3 +105,8 @@ def check_count(name: str, value: int) -> None:
     """InputError where `value` is not a whole number above zero."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} = {value!r} must be a whole number above zero")
+
+
+def _is_finite(value: object) -> bool:
+    """Whether it is a number, and neither endless nor none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)

@@ -9,8 +9,7 @@ gradient, prefetching as the user set it) is in the captured order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from collbench.predict.captured import Captured, Computed
 from collbench.predict.options import Options
@@ -27,8 +26,7 @@ _KINDS: dict[str, Kind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """A collective of a unit or a computation of a layer; `at`: its position in `Workload.expanded`, or ROOT."""
 
     kind: Kind
@@ -50,7 +48,6 @@ def planned_order(workload: Workload, has_root: bool, has_unit: Sequence[bool], 
     for position, wrapped in enumerate(has_unit):
         if wrapped:
             needed += 1
-            gather(needed)
             gather(needed + options.forward_ahead)
         order.append(Item("forward", position))
 
@@ -66,7 +63,6 @@ def planned_order(workload: Workload, has_root: bool, has_unit: Sequence[bool], 
         reduces = has_unit[position] and position >= first
         if reduces:  # a unit before the first may still be prefetched, but nothing waits for it
             needed += 1
-            gather(needed)
             gather(needed + options.backward_ahead)
         order.append(Item("backward", position))
         if reduces and options.backward_prefetch == "post":

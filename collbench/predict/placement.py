@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from collbench.errors import InputError
 from collbench.predict.options import check_count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """Ranks that communicate: `name` is the kind a model is asked for, as a sweep of it records it."""
 
     name: str

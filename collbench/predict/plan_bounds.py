@@ -8,13 +8,14 @@ cannot take less than that, whatever runs at the same time.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from collbench.predict.placement import Group, Placement
-from collbench.predict.timeline import COMPUTE, Call, Schedule
+from collbench.predict.timeline import COMPUTE, Call, Schedule, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,29 +59,31 @@ class Chains:
     def __init__(self, schedule: Schedule) -> None:
         kinds: dict[Call, int] = {}
         streams: dict[str, int] = {}
-        self._work_ms: list[float] = []
-        self._kinds: list[tuple[int, int]] = []  # (position of a collective, its place in `calls`)
-        self._rows: list[tuple[int, bool, tuple[int, ...]]] = []  # (stream, whether it computes, what it comes after)
+        self._work_ms = array("d")  # of each task: 0 of a collective
+        self._stream = bytearray()
+        self._after: list[tuple[int, ...]] = []
+        self._kinds: dict[int, int] = {}  # of each collective's position its place in `calls`
+        self._firsts: dict[tuple[str, int], Task] = {}  # of each collective on each stream
         for position, task in enumerate(schedule.tasks):
-            if isinstance(task.work, Call):
-                self._kinds.append((position, kinds.setdefault(task.work, len(kinds))))
-            self._work_ms.append(0.0 if isinstance(task.work, Call) else task.work)
-            self._rows.append((streams.setdefault(task.stream, len(streams)), task.stream == COMPUTE, task.after))
+            work_ms = task.work
+            if isinstance(work_ms, Call):
+                self._kinds[position] = kind = kinds.setdefault(work_ms, len(kinds))
+                self._firsts.setdefault((task.stream, kind), task)
+                work_ms = 0.0
+            self._work_ms.append(work_ms)
+            self._stream.append(streams.setdefault(task.stream, len(streams)))
+            self._after.append(task.after)
         self.calls = list(kinds)
-        self._counts = Counter(kind for _, kind in self._kinds)
-        self._streams = len(streams)
+        self._counts = Counter(self._kinds.values())
+        self._computes = [stream == COMPUTE for stream in streams]
 
     def placed(self, placement: Placement) -> list[Call]:
         """Its distinct calls on the groups of a placement, in the order of `calls`."""
-        return [
-            Call(
-                collective=call.collective,
-                size_bytes=call.size_bytes,
-                group=_group_of(placement, call.group),
-                dtype=call.dtype,
-            )
-            for call in self.calls
-        ]
+        return [call._replace(group=_group_of(placement, call.group)) for call in self.calls]
+
+    def kinds(self, placed: Sequence[Call]) -> list[Task]:
+        """A task of each collective on each stream, of calls as `placed` gives them."""
+        return [task._replace(work=placed[kind]) for (_, kind), task in self._firsts.items()]
 
     def least_ms(
         self,
@@ -96,20 +99,23 @@ class Chains:
         loads_ms = {False: 0.0, True: 0.0}  # of the links inside a node, and of those between nodes
         for kind, call in enumerate(placed):
             loads_ms[call.group.crosses_nodes] += self._counts[kind] * transfer_ms(call)
-        return max(*loads_ms.values(), self._longest_ms([time_ms(call) for call in placed], turns))
+        return max(*loads_ms.values(), self.longest_ms(placed, time_ms, turns))
 
-    def _longest_ms(self, costs_ms: Sequence[float], turns: bool) -> float:
-        work_ms = self._work_ms.copy()
-        for position, kind in self._kinds:
+    def longest_ms(self, placed: Sequence[Call], time_ms: Callable[[Call], float], turns: bool) -> float:
+        """The longest chain. Where streams just run in turn it is the step, as `timeline.play` places it."""
+        costs_ms = [time_ms(call) for call in placed]
+        work_ms = self._work_ms[:]
+        for position, kind in self._kinds.items():
             work_ms[position] = costs_ms[kind]
-        free = [0.0] * self._streams
+        in_turn = [turns or computes for computes in self._computes]
+        free = [0.0] * len(in_turn)
         ends: list[float] = []
-        for duration, (stream, in_turn, after) in zip(work_ms, self._rows, strict=True):
+        for duration, stream, after in zip(work_ms, self._stream, self._after, strict=True):
             start = free[stream]
             for before in after:
                 if ends[before] > start:
                     start = ends[before]
             end = start + duration
             ends.append(end)
-            free[stream] = end if turns or in_turn else start
+            free[stream] = end if in_turn[stream] else start
         return max(ends, default=0.0)

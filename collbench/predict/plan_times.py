@@ -21,7 +21,7 @@ from collbench.predict.memory import Memory, ledger
 from collbench.predict.options import Options
 from collbench.predict.plan_bounds import Chains, roles_of
 from collbench.predict.plan_space import Configuration, merged
-from collbench.predict.step import StepPrediction, predict_step
+from collbench.predict.step import StepPrediction, predict_step, shared_play
 from collbench.predict.strategies import STRATEGIES
 from collbench.predict.timeline import Call
 from collbench.predict.workload import Workload
@@ -128,7 +128,7 @@ class StepTimes:
         key = _alike(configuration)
         if key not in self._memory:
             workload = self._workload(configuration.layers_per_unit)
-            strategy, options = STRATEGIES[configuration.strategy], configuration.options(self._fixed)
+            strategy, options = STRATEGIES[configuration.strategy], self._options(configuration)
             self._memory[key] = ledger(workload, strategy, configuration.placement, options)
         return self._memory[key]
 
@@ -136,7 +136,8 @@ class StepTimes:
         self, configurations: Sequence[Configuration]
     ) -> tuple[dict[Configuration, float], tuple[Refused, ...]]:
         """(what each takes at least, what the model cannot answer of the others)."""
-        calls = {each: self._chains_of(each).placed(each.placement) for each in configurations}
+        chains = {each: self._chains_of(each) for each in configurations}
+        calls = {each: some.placed(each.placement) for each, some in chains.items()}
         self._answers.learn(call for some in calls.values() for call in some)
         least: dict[Configuration, float] = {}
         refused: Counter[tuple[str, str]] = Counter()
@@ -146,23 +147,31 @@ class StepTimes:
                 refused[refusal] += 1
                 continue
             turns = GLOO not in self._costs.backends(some)
-            chains = self._chains_of(configuration)
-            least[configuration] = chains.least_ms(some, self._costs.time_ms, self._transfer_ms, turns)
+            least[configuration] = chains[configuration].least_ms(some, self._costs.time_ms, self._transfer_ms, turns)
         return least, tuple(Refused(what=what, reason=why, count=n) for (what, why), n in refused.items())
 
     def step_ms(self, configuration: Configuration, accumulate: int | None = None) -> float:
         """One optimizer step, of so many micro-batches, of a configuration that the model can answer."""
         accumulate = self._fixed.accumulate if accumulate is None else accumulate
         if (configuration, accumulate) not in self._steps_ms:
-            prediction = self.predict(configuration, self._answers, accumulate)
-            self._steps_ms[configuration, accumulate] = prediction.step_ms
+            self._steps_ms[configuration, accumulate] = self._played_ms(configuration, accumulate)
         return self._steps_ms[configuration, accumulate]
+
+    def _played_ms(self, configuration: Configuration, accumulate: int) -> float:
+        """Event by event where something is shared; else the longest chain is the step."""
+        chains = self._chains_of(configuration)
+        calls = chains.placed(configuration.placement)
+        slows = any(self._costs.measured_slowdown(call) for call in calls)
+        if shared_play(chains.kinds(calls), self._costs, slows=slows) is not None:
+            return self.predict(configuration, self._answers, accumulate).step_ms
+        if accumulate != self._fixed.accumulate:
+            chains = self._new_chains(configuration, accumulate)
+            calls = chains.placed(configuration.placement)
+        return chains.longest_ms(calls, self._costs.time_ms, turns=True)
 
     def predict(self, configuration: Configuration, model: CostModel, accumulate: int | None = None) -> StepPrediction:
         """All that `predict_step` says, by the answers of a model."""
-        options = configuration.options(self._fixed)
-        if accumulate is not None:
-            options = replace(options, accumulate=accumulate)
+        options = self._options(configuration, accumulate)
         return predict_step(
             self._workload(configuration.layers_per_unit),
             model,
@@ -176,10 +185,18 @@ class StepTimes:
     def _chains_of(self, configuration: Configuration) -> Chains:
         key = _alike(configuration)
         if key not in self._chains:
-            workload, strategy = self._workload(configuration.layers_per_unit), STRATEGIES[configuration.strategy]
-            roles, options = roles_of(configuration.placement), configuration.options(self._fixed)
-            self._chains[key] = Chains(strategy.schedule(workload, roles, options))
+            self._chains[key] = self._new_chains(configuration)
         return self._chains[key]
+
+    def _new_chains(self, configuration: Configuration, accumulate: int | None = None) -> Chains:
+        workload, strategy = self._workload(configuration.layers_per_unit), STRATEGIES[configuration.strategy]
+        options = self._options(configuration, accumulate)
+        return Chains(strategy.schedule(workload, roles_of(configuration.placement), options))
+
+    def _options(self, configuration: Configuration, accumulate: int | None = None) -> Options:
+        """accumulate: as fixed where it is not given."""
+        options = configuration.options(self._fixed)
+        return options if accumulate is None else replace(options, accumulate=accumulate)
 
     def _transfer_ms(self, call: Call) -> float:
         return self._costs.time_ms(call) * (1 - self._costs.latency_share(call))

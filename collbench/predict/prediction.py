@@ -38,10 +38,12 @@ class CallCount:
 class StepPrediction:
     """One optimizer step of `accumulate` micro-batches. `to_dict` is the object of `predict --json`.
 
-    compute_ms: the step with free communication.  comm_ms: all collectives, one after another.
+    compute_ms: the step with free communication.  comm_ms: all collectives, one after another.  copies_ms: torch's own
+    copies for them (predict.copies), one after another; None where they were not counted.
     exposed_tail_ms: from the end of the last backward computation to the end of the last gradient collective.
     *_interval: of 90 %, from the intervals of the model's answers (predict.draws); None where it has none.
     times, order: where the layers' times and the order of the collectives come from, in words.
+    backends: torch's names of those whose times the collectives' are; none for link figures.
     windows: micro-batches of each optimizer step, and total_ms their time together; None where they were not asked for.
     """
 
@@ -52,6 +54,8 @@ class StepPrediction:
     step_ms_interval: tuple[float, float] | None
     compute_ms: float
     comm_ms: float
+    comm_ms_interval: tuple[float, float] | None
+    copies_ms: float | None
     exposed_tail_ms: float
     exposed_tail_ms_interval: tuple[float, float] | None
     collectives: tuple[CallCount, ...]
@@ -59,11 +63,13 @@ class StepPrediction:
     timeline: tuple[Placed, ...]
     windows: tuple[int, ...] | None
     total_ms: float | None
+    total_ms_interval: tuple[float, float] | None
     micro_batches_per_step: int
     tokens_per_micro_batch: float | None
     flops_per_token: float | None
     times: str
     order: str
+    backends: tuple[str, ...]
     notes: tuple[str, ...]
     extrapolated: bool
 
@@ -120,16 +126,20 @@ class StepPrediction:
             "step_ms_interval": listed(self.step_ms_interval),
             "compute_ms": self.compute_ms,
             "comm_ms": self.comm_ms,
+            "comm_ms_interval": listed(self.comm_ms_interval),
             "exposed_comm_ms": self.exposed_comm_ms,
             "exposed_comm_ms_interval": listed(self.exposed_comm_ms_interval),
             "exposed_tail_ms": self.exposed_tail_ms,
             "exposed_tail_ms_interval": listed(self.exposed_tail_ms_interval),
         }
+        if self.copies_ms is not None:
+            document["copies_ms"] = self.copies_ms
         if self.windows is not None:
             document |= {
                 "windows": list(self.windows),
                 "gradient_syncs": self.gradient_syncs,
                 "total_ms": self.total_ms,
+                "total_ms_interval": listed(self.total_ms_interval),
             }
         if self.tokens_per_s is not None:
             document["tokens_per_s"] = self.tokens_per_s

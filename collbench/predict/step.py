@@ -12,6 +12,7 @@ from typing import Any
 from collbench.errors import InputError
 from collbench.model.store import load_model
 from collbench.predict.channels import GLOO, NCCL, play_sharing, shares_links
+from collbench.predict.copies import Copying, copies_ms, without_copies
 from collbench.predict.cost import CostModel, Costs
 from collbench.predict.deepspeed import DeepSpeed
 from collbench.predict.interval import Play, plain_intervals, shared_intervals, tail_ms
@@ -67,7 +68,7 @@ def predict_step(
     schedule = chosen.schedule(workload, placement, options)
     calls = Counter(schedule.calls())
     slows = overlap and any(costs.measured_slowdown(call) for call in calls)
-    play_exactly = _shared_play(schedule.tasks, costs, slows=slows) if overlap else None
+    play_exactly = shared_play(schedule.tasks, costs, slows=slows) if overlap else None
 
     def placed(tasks: Sequence[Task]) -> list[Placed]:
         if play_exactly is not None:
@@ -76,22 +77,25 @@ def predict_step(
 
     timeline = placed(schedule.tasks)
     step, tail = last_end_ms(timeline), tail_ms(timeline)
-    compute_ms = last_end_ms(play(schedule.tasks, lambda call: 0.0, overlap=overlap))
+    copies = Copying.of(options).counted
+    computation = without_copies(schedule.tasks) if copies else schedule.tasks
+    compute_ms = last_end_ms(play(computation, lambda call: 0.0, overlap=overlap))
 
-    def step_ms(micro_batches: int) -> float:
-        if micro_batches == options.accumulate:
-            return step
-        window = chosen.schedule(workload, placement, replace(options, accumulate=micro_batches))
-        return last_end_ms(placed(window.tasks))
-
+    windows = None if micro_batches is None else _windows(micro_batches, options.accumulate)
+    steps = []
+    for size, count in Counter(windows or ()).items():
+        same = size == options.accumulate
+        window = schedule if same else chosen.schedule(workload, placement, replace(options, accumulate=size))
+        steps.append((window.tasks, count))
+    total_ms = sum((step if tasks is schedule.tasks else last_end_ms(placed(tasks))) * count for tasks, count in steps)
+    comm_ms = sum(costs.time_ms(call) * count for call, count in calls.items())
     intervals = None
     if costs.have_intervals:
         intervals = (
-            plain_intervals(schedule.tasks, costs, overlap=overlap)
+            plain_intervals(schedule.tasks, costs, steps, overlap=overlap)
             if play_exactly is None
-            else shared_intervals(schedule.tasks, costs, play_exactly, compute_ms)
+            else shared_intervals(schedule.tasks, costs, play_exactly, steps)
         )
-    windows = None if micro_batches is None else _windows(micro_batches, options.accumulate)
     return StepPrediction(
         workload=workload.name,
         strategy=strategy,
@@ -99,19 +103,23 @@ def predict_step(
         step_ms=step,
         step_ms_interval=None if intervals is None else _around(step, intervals.step_ms),
         compute_ms=compute_ms,
-        comm_ms=sum(costs.time_ms(call) * count for call, count in calls.items()),
+        comm_ms=comm_ms,
+        comm_ms_interval=None if intervals is None else _around(comm_ms, intervals.comm_ms),
+        copies_ms=sum(copies_ms(timeline)) if copies else None,
         exposed_tail_ms=tail,
         exposed_tail_ms_interval=None if intervals is None else _around(tail, intervals.exposed_tail_ms),
         collectives=tuple(CallCount(call=call, count=n, time_ms=costs.time_ms(call)) for call, n in calls.items()),
         memory=ledger(workload, chosen, placement, options),
         timeline=tuple(sorted(timeline, key=lambda bar: bar.start_ms)),
         windows=windows,
-        total_ms=None if windows is None else sum(step_ms(size) * n for size, n in Counter(windows).items()),
+        total_ms=None if windows is None else total_ms,
+        total_ms_interval=None if not (intervals and intervals.total_ms) else _around(total_ms, intervals.total_ms),
         micro_batches_per_step=options.accumulate,
         tokens_per_micro_batch=workload.tokens_per_micro_batch,
         flops_per_token=workload.flops_per_token,
         times=_times(workload),
         order=_order(workload, strategy, options),
+        backends=tuple(sorted(name for name in costs.backends(calls) if name is not None)),
         notes=(*_notes(workload, placement), *_slowdown_notes(costs, calls, slows=slows), *costs.notes),
         extrapolated=costs.extrapolated,
     )
@@ -129,7 +137,7 @@ def _configured(config: DeepSpeed, strategy: str | None, choices: dict[str, Any]
     return config.strategy, choices | {"accumulate": config.accumulate, "deepspeed": config}
 
 
-def _shared_play(tasks: Sequence[Task], costs: Costs, *, slows: bool) -> Play | None:
+def shared_play(tasks: Sequence[Task], costs: Costs, *, slows: bool) -> Play | None:
     """How this step is played where what runs at a time slows one another; None where streams just run in turn.
 
     By the channel rule of the backend that was measured; link figures have nccl's.

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from collbench.errors import InputError, one_of
 from collbench.predict.ddp import ddp, zero1, zero2
 from collbench.predict.deepspeed import DeepSpeed
-from collbench.predict.fsdp import fsdp
 from collbench.predict.fsdp1 import FLAT, fsdp1
+from collbench.predict.fsdp_copies import fsdp
 from collbench.predict.options import Options
 from collbench.predict.placement import Placement
 from collbench.predict.timeline import Schedule
@@ -38,8 +38,9 @@ class Strategy:
 
 EVERY = frozenset({"accumulate", "recompute"})  # options of every strategy
 _BUCKETS = frozenset({"bucket_cap_mb", "first_bucket_mb"})
+_COPIES = frozenset({"copy_GBps", "host_us"})
 _REDUCER = frozenset({"comm_hook", "find_unused_parameters", "static_graph", "gradient_as_bucket_view"})
-_UNITS = frozenset({"reshard_after_forward", "prefetch"})
+_UNITS = _COPIES | {"reshard_after_forward", "prefetch"}
 _FSDP2 = frozenset({"grad_sync", "prefetch_ahead"})
 _FSDP1 = frozenset({"reshard_after_forward", "grad_sync", "backward_prefetch", "forward_prefetch", "limit_all_gathers"})
 _ALL = frozenset({"parameters", "gradients", "optimizer"})
@@ -57,7 +58,7 @@ def _either(plain: _Plan, configured: _Configured) -> _Plan:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy(schedule=_either(ddp, replicated), options=_BUCKETS | _REDUCER | {"deepspeed"}),
+    "ddp": Strategy(schedule=_either(ddp, replicated), options=_BUCKETS | _REDUCER | _COPIES | {"deepspeed"}),
     "zero1": Strategy(
         schedule=_either(zero1, replicated), options=_BUCKETS | {"deepspeed"}, divides=frozenset({"optimizer"})
     ),

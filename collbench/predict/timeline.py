@@ -2,21 +2,20 @@
 
 A stream runs its tasks one at a time in the order they were added, as a CUDA stream or one NCCL communicator does.
 A task starts when the task before it on its stream and every task it comes after have ended. (channels.py: what slows
-what it runs beside.)
+what it runs beside.) Records are named tuples: of a long step, or of a plan's many, there are a million to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from collbench.predict.placement import Group
 
 COMPUTE, COMM = "compute", "comm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(NamedTuple):
     """One collective call. `size_bytes` is nccl-tests' size; `dtype` is torch's name."""
 
     collective: str
@@ -25,8 +24,7 @@ class Call:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(NamedTuple):
     """Work for one stream: milliseconds of computation, or a collective call.
 
     after: positions in the schedule of tasks that must have ended.  phase: a label that the timeline carries along.
@@ -47,7 +45,7 @@ class Schedule:
 
     def add(self, name: str, work: float | Call, *, after: tuple[int, ...] = (), stream: str, phase: str) -> int:
         """Append a task to its stream; returns its position, for other tasks' `after`."""
-        self.tasks.append(Task(name=name, stream=stream, work=work, after=after, phase=phase))
+        self.tasks.append(Task(name, stream, work, after, phase))
         return len(self.tasks) - 1
 
     def call(self, name: str, call: Call, *, after: tuple[int, ...], stream: str, phase: str) -> tuple[int, ...]:
@@ -61,8 +59,7 @@ class Schedule:
         return [task.work for task in self.tasks if isinstance(task.work, Call)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(NamedTuple):
     """A task and when it runs, in ms from the start of the step. `slot`: above 1 beside others of its stream."""
 
     task: Task
@@ -93,11 +90,14 @@ def play(tasks: Sequence[Task], cost_ms: Callable[[Call], float], *, overlap: bo
     placed: list[Placed] = []
     for task in tasks:
         stream = task.stream if overlap else ""
-        start = max([free.get(stream, 0.0), *[ends[position] for position in task.after]])
+        start = free.get(stream, 0.0)
+        for position in task.after:
+            if ends[position] > start:
+                start = ends[position]
         end = start + (cost_ms(task.work) if isinstance(task.work, Call) else task.work)
         free[stream] = end
         ends.append(end)
-        placed.append(Placed(task=task, start_ms=start, end_ms=end))
+        placed.append(Placed(task, start, end))
     return placed
 
 

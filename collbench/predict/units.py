@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from math import prod
 from typing import Literal
 
 from collbench.dtypes import find_dtype
-from collbench.predict.workload import Layer, Workload
+from collbench.predict.workload import Layer, Workload, expanded
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -47,39 +47,43 @@ class Unit:
 ROWS = Division()
 
 
-def split_units(workload: Workload, shards: int, division: Division = ROWS) -> tuple[Unit | None, list[Unit | None]]:
+def split_units(
+    workload: Workload, shards: int, division: Division = ROWS
+) -> tuple[Unit | None, tuple[Unit | None, ...]]:
     """(root, one per position of `workload.expanded`); None where a layer is the root's or has no tensors."""
-
-    @cache
-    def numbers(layer: Layer) -> tuple[int, int]:
-        return _numbers((layer,), shards, division)
-
-    layers = workload.expanded
-    root_layers = tuple(layer for _, layer in layers if not layer.wrap)
-    root = _unit("root", root_layers, _numbers(root_layers, shards, division), workload, division)
-    units = [
-        _unit(name, (layer,), numbers(layer), workload, division) if layer.wrap else None for name, layer in layers
-    ]
-    return root, units
+    itemsizes = tuple(find_dtype(dtype).itemsize for dtype in (workload.param_dtype, workload.reduce_dtype))
+    return _split(workload.layers, itemsizes, shards, division)
 
 
-def _unit(
-    name: str, layers: tuple[Layer, ...], numbers: tuple[int, int], workload: Workload, division: Division
-) -> Unit | None:
-    gathered, reduced = numbers
+@lru_cache(maxsize=512)  # a plan asks the same for every way to reshard, for the schedule and for the memory
+def _split(
+    layers: tuple[Layer, ...], itemsizes: tuple[int, ...], shards: int, division: Division
+) -> tuple[Unit | None, tuple[Unit | None, ...]]:
+    repeats = expanded(layers)
+    root = _sizes(tuple(layer for _, layer in repeats if not layer.wrap), itemsizes, shards, division)
+    sizes = {layer: _sizes((layer,), itemsizes, shards, division) for layer in layers if layer.wrap}
+    units = [Unit(name=name, **found) if (found := sizes.get(layer)) else None for name, layer in repeats]
+    return Unit(name="root", **root) if root else None, tuple(units)
+
+
+def _sizes(
+    layers: tuple[Layer, ...], itemsizes: tuple[int, ...], shards: int, division: Division
+) -> dict[str, int] | None:
+    """The fields of a unit but for its name; None where it has no tensors."""
+    gathered, reduced = _numbers(layers, shards, division)
     kept = [shape for layer in layers for shape in _all(layer) if prod(shape) <= division.whole_numel]
     trained = [shape for layer in layers for shape in _trained(layer) if prod(shape) <= division.whole_numel]
     if not gathered and not kept:
         return None
-    return Unit(
-        name=name,
-        gather_numel=gathered,
-        reduce_numel=reduced,
-        gather_bytes=gathered * find_dtype(workload.param_dtype).itemsize,
-        reduce_bytes=reduced * find_dtype(workload.reduce_dtype).itemsize,
-        whole_numel=sum(map(prod, kept)),
-        whole_trained_numel=sum(map(prod, trained)),
-    )
+    gather_size, reduce_size = itemsizes
+    return {
+        "gather_numel": gathered,
+        "reduce_numel": reduced,
+        "gather_bytes": gathered * gather_size,
+        "reduce_bytes": reduced * reduce_size,
+        "whole_numel": sum(map(prod, kept)),
+        "whole_trained_numel": sum(map(prod, trained)),
+    }
 
 
 def _numbers(layers: tuple[Layer, ...], shards: int, division: Division) -> tuple[int, int]:

@@ -138,6 +138,15 @@ def backward_ms(layer: Layer, *, recompute: bool) -> float:
     return layer.backward_ms + (layer.forward_ms if recompute and layer.wrap else 0.0)
 
 
+def expanded(layers: tuple[Layer, ...]) -> list[tuple[str, Layer]]:
+    """Every repeat with its own name, in forward order."""
+    return [
+        (layer.name if layer.repeat == 1 else f"{layer.name}.{index}", layer)
+        for layer in layers
+        for index in range(layer.repeat)
+    ]
+
+
 def _numel(shapes: tuple[tuple[int, ...], ...]) -> int:
     return sum(map(prod, shapes))
 
@@ -199,11 +208,7 @@ class Workload:
     @property
     def expanded(self) -> list[tuple[str, Layer]]:
         """Every repeat with its own name (`block.0`, `block.1`, …), in forward order."""
-        return [
-            (layer.name if layer.repeat == 1 else f"{layer.name}.{index}", layer)
-            for layer in self.layers
-            for index in range(layer.repeat)
-        ]
+        return expanded(self.layers)
 
     @property
     def numel(self) -> int:

@@ -15,6 +15,7 @@ from collbench.errors import InputError
 from collbench.numbers import ms
 from collbench.report.canvas import (
     BLUE,
+    GREEN,
     GREY,
     INK,
     ORANGE,
@@ -35,6 +36,7 @@ _PHASES = {
     "forward": (SKY, "forward"),
     "backward": (BLUE, "backward"),
     "optimizer": (GREY, "optimizer"),
+    "copies": (GREEN, "copies"),
     "compute": (SKY, "computation"),
     "parameters": (ORANGE, "gather"),
     "gradients": (VERMILLION, "reduce"),
@@ -46,6 +48,7 @@ _TAIL = "#F0C9B8"
 _WIDTH_IN = 10.0
 _EDGES = ((0.008, 0.5), (0.003, 0.25), (0.0, 0.0))  # (from what part of the width, points): none leaves a bar white
 _CHARACTER = 0.007  # of the plot's width, at the bars' font size: what fits into a bar
+_LEGEND_COLUMNS = 7
 _HALF = 0.36  # of a bar's height; rows are 1 apart
 
 
@@ -90,7 +93,7 @@ def timeline_figure(prediction: dict[str, Any]) -> Figure:
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
     handles = _handles(phases)
-    legend_below(axes, handles, columns=len(handles))
+    legend_below(axes, handles, columns=min(len(handles), _LEGEND_COLUMNS))
     return figure
 
 

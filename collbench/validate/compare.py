@@ -62,6 +62,9 @@ def as_text(document: dict[str, Any]) -> str:
             f"{name.removesuffix('_ms'):18}{document['predicted'][name]:14.2f}{document['measured'][name]:14.2f}"
             f"{f'{low:.2f}..{high:.2f}':>20}{'-' if error is None else f'{error:+.1f} %':>10}"
         )
+    if document.get("copy_GBps") is not None:
+        host = f" and {document['host_us']:.0f} us of the host around each collective" if document["host_us"] else ""
+        lines.append(f"torch's own work: {document['copy_GBps']:.4g} GB/s of copies{host}, as measured here")
     for when, peak in document.get("memory", {}).items():
         lines.append(
             f"memory of the {when.replace('_', ' ')}, the most of any rank, without optimizer and activations: "

@@ -34,10 +34,9 @@ class _Spend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         begun = time.perf_counter()
-        # An expanded zero: the gradient of the right shape without a pass over memory that is not the workload's.
+        # Written in the layer's own time, as a backward does, and kept by autograd as they are: no further pass.
         gradients = [
-            None if known is None else torch.zeros((), dtype=known[1], device=known[2]).expand(known[0])
-            for known in ctx.shapes
+            None if known is None else torch.zeros(known[0], dtype=known[1], device=known[2]) for known in ctx.shapes
         ]
         ctx.layer.compute.spend_ms(ctx.layer.backward_ms, begun)
         ctx.layer.backward_ended()
@@ -115,7 +114,7 @@ class Net(nn.Module):
 def twin_of(
     workload: Workload, dtype: torch.dtype, device: torch.device, compute: Compute, mark: Callable[[], Any]
 ) -> Net:
-    """The same net on one rank without communication, in the memory of its largest tensor and that one's gradient.
+    """The same net on one rank without communication, in the memory of its largest tensor and one layer's gradients.
 
     All tensors share one memory, and a gradient is dropped as soon as it is there: what is sharded need not fit whole.
     """

@@ -20,6 +20,7 @@ from collbench.measure.job import Job
 from collbench.predict.workload import Workload
 from collbench.validate.compute import Compute, compute_on
 from collbench.validate.net import Net, twin_of
+from collbench.validate.silent import silent_group
 
 WARMUP_STEPS = 4  # DDP rebuilds its buckets after the first
 WARMUP_TURNS = 1  # of the step and the one without communication; a twin's first is slower too
@@ -48,6 +49,9 @@ class Reading:
     gradients_ms: float
 
 
+Rows = dict[str, torch.Tensor]  # of each kind a table of ranks, whose rows are its groups
+Form = Callable[[Rows], list[Any]]  # torch's group of this rank in each kind
+
 # What a micro-batch runs in: the last one of a step, or one whose gradients need not be reduced.
 Syncing = Callable[[bool], AbstractContextManager[Any]]
 
@@ -59,14 +63,16 @@ class Step:
         self._job, self._module, self._net, self._syncing = job, module, net, syncing
         self._compute = net.outside.compute
         self._micro_batches, self._optimizer_ms = knobs.accumulate, optimizer_ms
+        self.start_ns = 0  # of the latest step, on all ranks
 
     def run(self, syncs: bool = True) -> Reading:
         """One step of all micro-batches, from a start common to all ranks; without `syncs`, none communicates."""
         device = self._job.device
-        start_ns = self._job.deadline.wait()
+        self._module.zero_grad()  # as before every step of a training loop
+        self.start_ns = self._job.deadline.wait()
         begun = device.mark()
-        late_ns = now_ns() - start_ns
-        self._compute.begin()
+        late_ns = now_ns() - self.start_ns
+        self._compute.begin(syncs=syncs)
         for micro_batch in range(self._micro_batches):
             last = micro_batch == self._micro_batches - 1
             with self._syncing(syncs and last):
@@ -80,20 +86,33 @@ class Step:
         return Reading(step_ms, backward_ms, gradients_ms)
 
 
-def build(job: Job, workload: Workload, knobs: Knobs, timeout_s: float) -> tuple[Step, Callable[[], Step], Compute]:
+def slowest(job: Job, reading: Reading) -> Reading:
+    """The step as the job sees it: the last rank's times."""
+    times_ns = [round(1e6 * value) for value in (reading.step_ms, reading.backward_ms, reading.gradients_ms)]
+    return Reading(*(value / 1e6 for value in job.control.maximum(times_ns)))
+
+
+def build(
+    job: Job, workload: Workload, knobs: Knobs, timeout_s: float, *, sends: bool = True
+) -> tuple[Step, Callable[[], Step], Compute]:
     """(the real step, what makes the step that is to run without `syncs`, the compute).
 
     The second is the same one, or its twin, which takes memory of its own. A collective may take `timeout_s`.
+    sends: False issues all collectives and moves no data.
     """
+
+    def form(rows: Rows) -> list[Any]:
+        return _handles(job, rows, timeout_s) if sends else _silent_handles(job, rows)
+
     compute = compute_on(job.device)
     if knobs.strategy == "ddp":
-        step = _ddp(job, workload, knobs, compute, timeout_s)
+        step = _ddp(job, workload, knobs, compute, form)
         return step, lambda: step, compute
     replicas, shards = knobs.mesh or (1, job.world_size)
     storage, device = getattr(torch, workload.storage_dtype), job.device.torch_device
     # Sharded before it has memory: the whole need not fit.
     net = Net(workload, storage, torch.device("meta"), compute, job.device.mark)
-    _shard(net, workload, knobs, _mesh(job, replicas, shards, timeout_s))
+    _shard(net, workload, knobs, _mesh(job, replicas, shards, form))
     net.to_empty(device=device)
     with torch.no_grad():
         for parameter in net.parameters():
@@ -111,9 +130,9 @@ def build(job: Job, workload: Workload, knobs: Knobs, timeout_s: float) -> tuple
     return Step(job, net, net, knobs, optimizer_ms, syncing), twin, compute
 
 
-def _ddp(job: Job, workload: Workload, knobs: Knobs, compute: Compute, timeout_s: float) -> Step:
+def _ddp(job: Job, workload: Workload, knobs: Knobs, compute: Compute, form: Form) -> Step:
     net = Net(workload, getattr(torch, workload.grad_dtype), job.device.torch_device, compute, job.device.mark)
-    group = _handles(job, {"world": torch.arange(job.world_size).view(1, -1)}, timeout_s)[0]
+    group = form({"world": torch.arange(job.world_size).view(1, -1)})[0]
     cap = knobs.bucket_cap_mb
     caps = {"bucket_cap_mb_list": list(cap)} if isinstance(cap, tuple) else {"bucket_cap_mb": cap}
     try:
@@ -146,20 +165,25 @@ def _shard(net: Net, workload: Workload, knobs: Knobs, mesh: Any) -> None:
     fully_shard(net, **options)
 
 
-def _mesh(job: Job, replicas: int, shards: int, timeout_s: float) -> Any:
+def _mesh(job: Job, replicas: int, shards: int, form: Form) -> Any:
     """torch's mesh of shards, or of replicas x shards, row by row."""
     from torch.distributed.device_mesh import DeviceMesh
 
     kind = job.device.torch_device.type
     ranks = torch.arange(job.world_size).view(replicas, shards)
     if replicas == 1:
-        return DeviceMesh.from_group(_handles(job, {"shard": ranks}, timeout_s)[0], kind)
-    handles = _handles(job, {"replicate": ranks.t(), "shard": ranks}, timeout_s)
+        return DeviceMesh.from_group(form({"shard": ranks})[0], kind)
+    handles = form({"replicate": ranks.t(), "shard": ranks})
     return DeviceMesh.from_group(handles, kind, mesh=ranks, mesh_dim_names=("replicate", "shard"))
 
 
-def _handles(job: Job, rows: dict[str, torch.Tensor], timeout_s: float) -> list[Any]:
+def _handles(job: Job, rows: Rows, timeout_s: float) -> list[Any]:
     """torch's group of this rank in each kind, whose groups are the rows of a table of ranks."""
     kinds = {kind: [tuple(row) for row in table.tolist()] for kind, table in rows.items()}
     formed = job.form(kinds, timeout_s)
     return [next(group.handle for group in groups if group is not None) for groups in formed.values()]
+
+
+def _silent_handles(job: Job, rows: Rows) -> list[Any]:
+    """The same, whose collectives end at once and move no data."""
+    return [silent_group(next(row for row in table.tolist() if job.rank in row)) for table in rows.values()]

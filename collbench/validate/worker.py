@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from functools import partial
+from typing import Any, Protocol, TextIO
 
 from collbench.errors import EXIT_DONE, EXIT_NO, InputError
 from collbench.measure.job import Job
 from collbench.measure.process import Verdict
 from collbench.measure.samples import quantile
 from collbench.measure.worker import be_a_rank
+from collbench.predict.copies import copies_ms
 from collbench.predict.prediction import StepPrediction
 from collbench.predict.workload import Workload
 from collbench.progress import Progress
 from collbench.validate.compare import QUANTITIES, as_text, error_pct, within
+from collbench.validate.local import Local, measure_local
 from collbench.validate.memory import Peak, PeakMemory, peak_memory_on
-from collbench.validate.step import WARMUP_STEPS, WARMUP_TURNS, Knobs, Reading, Step, build
+from collbench.validate.step import WARMUP_STEPS, WARMUP_TURNS, Knobs, Step, build, slowest
 
-Predict = Callable[[int, int, bool, bool], StepPrediction]  # nodes, ranks per node, overlap, slowdown
+_BLOCKS = "fully_shard on a CPU blocks: predicted without overlap"
 
-_BLOCKS = (
-    "fully_shard on a CPU blocks: predicted without overlap, and without its copies into and out of each unit, which "
-    "the real step has"
-)
+
+class Predict(Protocol):
+    """The prediction for so many nodes and ranks on each; `local`: copy_GBps and host_us."""
+
+    def __call__(
+        self, nodes: int, ranks_per_node: int, *, overlap: bool, slowdown: bool, **local: float | None
+    ) -> StepPrediction: ...
 
 
 def validate(
@@ -39,6 +45,7 @@ def validate(
     join_timeout_s: float | None,
     as_json: bool,
     debug: bool,
+    notes: Sequence[str] = (),
 ) -> int:
     """Be one rank: returns its exit code, 1 on every rank where the step is outside the tolerance."""
 
@@ -51,13 +58,17 @@ def validate(
         # torch's fully_shard blocks on a CPU (torch 2.8 to 2.14): nothing overlaps there as it comes.
         overlap = mine.strategy == "ddp" or not on_cpu
         # A wait takes nothing from what is sent meanwhile; matrix products do.
-        predicted = predict(nodes, job.world_size // nodes, overlap, not on_cpu)
+        predicting = partial(predict, nodes, job.world_size // nodes, overlap=overlap, slowdown=not on_cpu)
+        # At 1 GB/s a copy takes 1 ms for 10^6 bytes; with 1 ms of the host around each collective, they are counted.
+        moved_bytes = [1e6 * ms for ms in copies_ms(predicting(copy_GBps=1.0).timeline)]
+        collectives = round(sum(copies_ms(predicting(host_us=1e3).timeline)))
+        local = measure_local(job, workload, mine, moved_bytes, collectives, timeout_s)
+        predicted = predicting(copy_GBps=local.copy_GBps, host_us=local.host_us)
         measured = _measure(job, workload, mine, steps, timeout_s)
         code, reason = EXIT_DONE, None
         if job.rank == 0:
-            document = _document(predicted, measured, steps)
-            if not overlap:
-                document["notes"].append(_BLOCKS)
+            document = _document(predicted, measured, local, steps)
+            document["notes"] += [*([] if overlap else [_BLOCKS]), *_other_backend(predicted, job), *notes]
             print(json.dumps(document, indent=1) if as_json else as_text(document), file=stdout)
             if not within(document, tolerance):
                 code = EXIT_NO
@@ -91,8 +102,8 @@ def _measure(job: Job, workload: Workload, knobs: Knobs, steps: int, timeout_s: 
     samples: dict[str, list[float]] = {name: [] for name in QUANTITIES}
     for number in range(WARMUP_TURNS + steps):
         # In turns, so that whatever drifts, drifts for both.
-        with_comm = _slowest(job, real.run())
-        without = _slowest(job, silent.run(syncs=False))
+        with_comm = slowest(job, real.run())
+        without = slowest(job, silent.run(syncs=False))
         if number >= WARMUP_TURNS:
             samples["step_ms"].append(with_comm.step_ms)
             samples["compute_ms"].append(without.step_ms)
@@ -119,13 +130,18 @@ def _peak(job: Job, step: Step, memory: PeakMemory | None, progress: Progress | 
     return Peak(allocated_bytes=allocated_bytes, reserved_bytes=reserved_bytes)
 
 
-def _slowest(job: Job, reading: Reading) -> Reading:
-    """The step as the job sees it: the last rank's times."""
-    times_ns = [round(1e6 * value) for value in (reading.step_ms, reading.backward_ms, reading.gradients_ms)]
-    return Reading(*(value / 1e6 for value in job.control.maximum(times_ns)))
+def _other_backend(predicted: StepPrediction, job: Job) -> list[str]:
+    """A note where the model is of another backend than the job."""
+    here = job.device.backend
+    if not predicted.backends or here in predicted.backends:
+        return []
+    return [
+        f"the model's curves are of {' and '.join(predicted.backends)}, and these steps ran on {here}: to compare like "
+        f"with like, fit a model from 'collbench run --backend {here}' here"
+    ]
 
 
-def _document(predicted: StepPrediction, measured: Measured, steps: int) -> dict[str, Any]:
+def _document(predicted: StepPrediction, measured: Measured, local: Local, steps: int) -> dict[str, Any]:
     prediction, samples = predicted.to_dict(), measured.samples
     expected = {name: float(prediction[name]) for name in QUANTITIES}
     medians = {name: quantile(values, 0.5) for name, values in samples.items()}
@@ -146,6 +162,8 @@ def _document(predicted: StepPrediction, measured: Measured, steps: int) -> dict
         "spread_ms": {name: [quantile(v, 0.05), quantile(v, 0.95)] for name, v in samples.items()},
         "steps": steps,
         "compute": measured.compute,
+        "copy_GBps": local.copy_GBps,
+        "host_us": local.host_us,
         "notes": list(prediction.get("notes", [])),
     }
     if measured.first is not None and measured.steady is not None:

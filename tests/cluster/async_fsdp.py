@@ -66,19 +66,22 @@ class Layer:
 
 
 class Model:
-    """Layers in forward order and the root unit."""
+    """Layers in forward order and the root unit. `compute` is shared with the model that sends nothing."""
 
-    def __init__(self, layers: Sequence[Sequence[Any]], make: Callable[[int], Unit | Silent]) -> None:
+    def __init__(
+        self, layers: Sequence[Sequence[Any]], compute: Wait, make: Callable[[int], Unit | Silent] | None = None
+    ) -> None:
+        self._compute, self._syncs = compute, make is not None
+        make = make or (lambda _: Silent())
         of_root = sum(elements for elements, _, _, wrapped in layers if not wrapped)
         self._root = make(of_root) if of_root else Silent()
         self._layers = [
             Layer(forward_ms, backward_ms, make(elements) if wrapped else None)
             for elements, forward_ms, backward_ms, wrapped in layers
         ]
-        self._compute = Wait()
 
     def step(self) -> None:
-        self._compute.begin()
+        self._compute.begin(syncs=self._syncs)
         self._root.gather().wait()
         for layer in self._gathered(self._layers):
             self._spend(layer.forward_ms)
@@ -119,7 +122,8 @@ def time_ms(model: Model) -> float:
 def main() -> None:
     request = json.loads(sys.argv[1])
     dist.init_process_group("gloo")
-    real, silent = Model(request["layers"], Unit), Model(request["layers"], lambda _: Silent())
+    compute = Wait()
+    real, silent = Model(request["layers"], compute, Unit), Model(request["layers"], compute)
     samples = [(time_ms(real), time_ms(silent)) for _ in range(WARMUP_STEPS + request["steps"])][WARMUP_STEPS:]
     step_ms, compute_ms = (statistics.median(times) for times in zip(*samples, strict=True))
     if dist.get_rank() == 0:

@@ -51,6 +51,7 @@ def test_bounds_steps_and_memory_are_those_of_the_prediction(workload, model, la
         slack = 1e-9 * (1 + prediction.step_ms)
         assert least_ms[each] <= prediction.step_ms + slack
         assert times.step_ms(each) == pytest.approx(prediction.step_ms)
+        assert times.step_ms(each, 3) == pytest.approx(times.predict(each, model, 3).step_ms)
         assert times.memory(each) == prediction.memory
 
 

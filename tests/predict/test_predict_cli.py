@@ -47,6 +47,28 @@ def test_json_is_the_contracts_object(capsys):
     assert document["comm_ms"] == pytest.approx(payload_ms + 2 * 6 * 0.02)
 
 
+def test_a_peak_above_the_memory_is_warned_of_and_said_in_the_document(capsys):
+    arguments = [SMALL, "--strategy", "ddp", *LINKS]
+    _, out, err = predict(capsys, *arguments, "--json")
+    plain = json.loads(out)
+    peak_GB = plain["memory"]["peak_GB"]
+    assert err == "" and not {"limit_GB", "peak_exceeds_limit"} & set(plain["memory"])
+    for limit_GB, above in ((peak_GB * 0.99, True), (peak_GB * 1.01, False)):
+        limit = f"{round(limit_GB * 1e9)}B"
+        code, out, err = predict(capsys, *arguments, "--memory", limit, "--json")
+        document = json.loads(out)
+        said = document["memory"].pop("limit_GB"), document["memory"].pop("peak_exceeds_limit")
+        assert code == 0
+        assert said == (pytest.approx(limit_GB), above)
+        assert document == plain
+        assert (f"peak of {peak_GB:.5f} GB a rank is above --memory {limit}" in err) is above
+        assert err.count("\n") == above
+        code, out, err = predict(capsys, *arguments, "--memory", limit)
+        assert code == 0 and ("collbench: warning: memory: " in err) is above
+    code, _, err = predict(capsys, *arguments, "--memory", "80")
+    assert code == 2 and "--memory '80' is 80 bytes: expected a rank's memory, such as 80GB" in err
+
+
 def test_every_flag_reaches_the_prediction(capsys):
     flags = "--bandwidth 80Gb/s --inter-bandwidth 1 --inter-latency 1ms --nnodes 2 --ranks-per-node 4 --mesh 4x2"
     flags += " --accumulate 2 --micro-batches 5 --reshard-after-forward 2 --no-prefetch --no-overlap --timing isolated"

@@ -81,9 +81,37 @@ def test_one_regime_reaches_the_steps_of_its_ends(backend):
     assert prediction.step_ms_interval == pytest.approx((low.step_ms, high.step_ms))
     assert prediction.exposed_comm_ms_interval == pytest.approx((low.exposed_comm_ms, high.exposed_comm_ms))
     assert prediction.exposed_tail_ms_interval == pytest.approx((low.exposed_tail_ms, high.exposed_tail_ms))
+    assert prediction.comm_ms_interval == pytest.approx((low.comm_ms, high.comm_ms))
     document = prediction.to_dict()
-    for name in ("step_ms_interval", "exposed_comm_ms_interval", "exposed_tail_ms_interval"):
+    for name in ("step_ms_interval", "comm_ms_interval", "exposed_comm_ms_interval", "exposed_tail_ms_interval"):
         assert document[name] == list(getattr(prediction, name))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("micro_batches", "windows"), [(4, (2, 2)), (5, (2, 2, 1)), (1, (1,))])
+def test_the_errors_of_all_windows_are_those_of_one_model(backend, micro_batches, windows):
+    model = Unsure(ms_per_MB=3, alpha_ms=0.2, backend=backend)
+    options = {"accumulate": 2, "micro_batches": micro_batches}
+    prediction = predict(ALIKE, model, **options)
+    low, high = (predict(ALIKE, scaled(model, factor), **options) for factor in (1 / 1.25, 1.4))
+    assert prediction.windows == windows
+    assert prediction.total_ms_interval == pytest.approx((low.total_ms, high.total_ms))
+    assert prediction.to_dict()["total_ms_interval"] == list(prediction.total_ms_interval)
+    if windows == (2, 2):
+        assert prediction.total_ms_interval == pytest.approx([2 * end for end in prediction.step_ms_interval])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_truth_of_a_total_is_inside_in_nine_cases_of_ten(backend):
+    options = {"accumulate": 2, "micro_batches": 3}
+    prediction = predict(MANY, Unsure(alpha_ms=0.3, backend=backend), **options)
+    inside, cases = {"total_ms": 0, "comm_ms": 0}, 100
+    for seed in range(cases):
+        real = predict(MANY, Unsure(alpha_ms=0.3, backend=backend, rng=np.random.default_rng(seed)), **options)
+        for name in inside:
+            low, high = getattr(prediction, f"{name}_interval")
+            inside[name] += low - 1e-9 <= getattr(real, name) <= high + 1e-9
+    assert all(0.8 <= count / cases <= 0.98 for count in inside.values()), inside
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -138,8 +166,10 @@ def test_where_the_regime_is_unknown_a_decade_of_sizes_is_one():
 def test_a_model_without_intervals_has_none_for_the_step():
     for model in (FakeModel(), LinkModel(bandwidth_GBps=1)):
         prediction = predict(ALIKE, model)
-        names = ("step_ms_interval", "exposed_comm_ms_interval", "exposed_tail_ms_interval")
-        assert [prediction.to_dict()[name] for name in names] == [None] * 3
+        names = ("step_ms_interval", "comm_ms_interval", "exposed_comm_ms_interval", "exposed_tail_ms_interval")
+        assert [prediction.to_dict()[name] for name in names] == [None] * 4
+        assert "total_ms_interval" not in prediction.to_dict()
+        assert predict(ALIKE, model, accumulate=2, micro_batches=3).to_dict()["total_ms_interval"] is None
 
 
 def test_the_same_question_has_the_same_answer():
@@ -202,7 +232,7 @@ def test_every_draw_is_what_playing_it_alone_gives(steps, overlap):
 )
 def test_intervals_hold_the_prediction_and_keep_its_order(sizes, strategy, backend, overlap):
     prediction = predict(layers(*sizes), Unsure(alpha_ms=0.1, backend=backend), strategy, overlap=overlap)
-    for name in ("step_ms", "exposed_comm_ms", "exposed_tail_ms"):
+    for name in ("step_ms", "comm_ms", "exposed_comm_ms", "exposed_tail_ms"):
         low, high = getattr(prediction, f"{name}_interval")
         assert 0 <= low <= getattr(prediction, name) <= high
     assert prediction.step_ms_interval[0] >= prediction.compute_ms - 1e-9 * prediction.step_ms

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from collbench.predict.buckets import ddp_buckets
-from collbench.predict.fsdp import fsdp
 from collbench.predict.fsdp1 import fsdp1
+from collbench.predict.fsdp_copies import fsdp
 from collbench.predict.options import Options
 from collbench.predict.placement import Placement
 from collbench.predict.workload import Workload

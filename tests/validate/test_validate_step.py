@@ -29,6 +29,45 @@ def test_a_cpu_waits_and_has_no_count_of_memory():
     assert peak_memory_on(_device("cpu")) is None
 
 
+class _Clock:
+    """A time that only sleeping and the test move; a sleep takes a millisecond too long."""
+
+    def __init__(self, monkeypatch):
+        self.now_s = 100.0
+        monkeypatch.setattr(compute.time, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(compute.time, "sleep", self.sleep)
+
+    def sleep(self, seconds):
+        self.now_s += seconds + 0.001
+
+
+def _step_ms(clock, wait, *, syncs, between_ms):
+    """What a step of layers of 10 ms takes, with so much between each and the one before."""
+    begun_s = clock.now_s
+    wait.begin(syncs=syncs)
+    for ms in between_ms:
+        clock.now_s += ms / 1e3
+        wait.spend_ms(10.0, clock.now_s)
+    return 1e3 * (clock.now_s - begun_s)
+
+
+def test_what_python_needs_between_layers_and_what_a_wait_oversleeps_is_taken_off_the_next(monkeypatch):
+    clock, wait = _Clock(monkeypatch), Wait()
+    # Only what was overslept last is left.
+    assert _step_ms(clock, wait, syncs=False, between_ms=[0, 2, 3, 2]) == pytest.approx(41)
+    # Communication adds 4 and 1 ms: all of it counts, however short.
+    assert _step_ms(clock, wait, syncs=True, between_ms=[0, 6, 4, 2]) == pytest.approx(46)
+    assert _step_ms(clock, wait, syncs=True, between_ms=[0, 1, 3, 2]) == pytest.approx(41)
+
+
+def test_how_long_python_needs_is_the_median_of_the_steps_without_communication(monkeypatch):
+    clock, wait = _Clock(monkeypatch), Wait()
+    for between_ms in (2, 50, 2):
+        _step_ms(clock, wait, syncs=False, between_ms=[0, between_ms])
+    assert _step_ms(clock, wait, syncs=True, between_ms=[0, 7]) == pytest.approx(26)
+    assert _step_ms(_Clock(monkeypatch), Wait(), syncs=True, between_ms=[0, 7]) == pytest.approx(28), "none seen yet"
+
+
 def test_products_take_the_stated_time_and_what_is_not_whole_is_owed_to_the_next_layer(monkeypatch):
     monkeypatch.setattr(compute, "_SIDE", 8)
     device = SimpleNamespace(torch_device=CPU, synchronize=lambda: None)
@@ -36,12 +75,12 @@ def test_products_take_the_stated_time_and_what_is_not_whole_is_owed_to_the_next
     ran = []
     monkeypatch.setattr(matmul, "_run", ran.append)
     monkeypatch.setattr(matmul, "_one_ms", 0.4)
-    matmul.begin()
+    matmul.begin(syncs=True)
     for _ in range(10):
         matmul.spend_ms(1.0, 0.0)
     assert sum(ran) == 25 and set(ran) == {2, 3}
     matmul.spend_ms(0.15, 0.0)
-    matmul.begin()
+    matmul.begin(syncs=True)
     matmul.spend_ms(0.15, 0.0)
     assert ran[-2:] == [0, 0], "a step owes nothing to the next"
 

@@ -75,6 +75,10 @@ def test_the_real_step_runs_beside_its_prediction(strategy, options, shards, fil
     compute = 2 * 19.0 + 1.0 / shards
     assert any("predicted without overlap" in note for note in document["notes"]) is (strategy != "ddp")
     assert document["predicted"]["compute_ms"] == pytest.approx(compute)
+    # Measured here, by all ranks, and part of the prediction.
+    assert document["copy_GBps"] > 0 and document["host_us"] >= 0
+    assert document["predicted"]["exposed_comm_ms"] > 0
+    assert not any("curves are of" in note for note in document["notes"])
     # A wait never ends early, so the real step is at least its computation.
     assert document["measured"]["compute_ms"] >= compute * 0.99
     assert document["measured"]["step_ms"] >= compute * 0.99

@@ -7,7 +7,7 @@ Registered through torch's public interface for backends (torch 2.8 to 2.14), so
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,7 +82,7 @@ class _Done(dist.Work):
         return future
 
 
-class _Recorder(dist.ProcessGroup):
+class Recorder(dist.ProcessGroup):
     """torch calls these methods, from Python and from C++; older and newer names of one operation are both there."""
 
     recording: Recording | None = None
@@ -101,37 +101,37 @@ class _Recorder(dist.ProcessGroup):
     def getBackendName(self) -> str:
         return _BACKEND
 
-    def _note(self, collective: str, tensors: Sequence[torch.Tensor], result: Any) -> _Done:
+    def note(self, collective: str, tensors: Sequence[torch.Tensor], result: Any) -> _Done:
         if self.recording is not None:
             size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             self.recording.events.append(Sent(collective, size_bytes, sent_dtype(tensors[0]), self._nranks))
         return _Done(result)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Done:  # type: ignore[override]
-        return self._note("all_reduce", tensors, tensors)
+        return self.note("all_reduce", tensors, tensors)
 
     def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> _Done:
-        return self._note("all_reduce", tensors, tensors)
+        return self.note("all_reduce", tensors, tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _Done:  # type: ignore[override]
-        return self._note("broadcast", tensors, tensors)
+        return self.note("broadcast", tensors, tensors)
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> _Done:  # type: ignore[override]
         for output, tensor in zip(outputs, inputs, strict=True):
             for each in output:  # DDP compares what all ranks say of its parameters
                 each.copy_(tensor)
-        return self._note("all_gather_into_tensor", outputs[0], outputs)
+        return self.note("all_gather_into_tensor", outputs[0], outputs)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:
-        return self._note("all_gather_into_tensor", [output], [output])
+        return self.note("all_gather_into_tensor", [output], [output])
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> _Done:
-        return self._note("reduce_scatter_tensor", [tensor], [output])
+        return self.note("reduce_scatter_tensor", [tensor], [output])
 
     def alltoall_base(
         self, output: torch.Tensor, tensor: torch.Tensor, received: Any, sent: Any, opts: Any = None
     ) -> _Done:
-        return self._note("all_to_all_single", [tensor], [output])
+        return self.note("all_to_all_single", [tensor], [output])
 
     def barrier(self, opts: Any = None) -> _Done:
         return _Done([])
@@ -140,8 +140,14 @@ class _Recorder(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
 
 
-def _make(group: Any, _: Any) -> _Recorder:
-    return _Recorder(group.group_rank, group.group_size, str(group.group_id))
+def _make(group: Any, _: Any) -> Recorder:
+    return Recorder(group.group_rank, group.group_size, str(group.group_id))
+
+
+def register(name: str, make: Callable[[Any, Any], dist.ProcessGroup]) -> None:
+    """Make a backend of groups that `make` makes known to torch, once."""
+    if not hasattr(dist.Backend, name.upper()):
+        dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu", "cuda"])
 
 
 @contextmanager
@@ -149,14 +155,13 @@ def recording(nranks: int) -> Iterator[Recording]:
     """This process is rank 0 of `nranks`, and what it sends is noted. InputError where it is in a process group."""
     if dist.is_initialized():
         raise InputError("this process has a process group of its own: capture before it is made, or in another one")
-    if not hasattr(dist.Backend, _BACKEND.upper()):
-        dist.Backend.register_backend(_BACKEND, _make, extended_api=True, devices=["cpu", "cuda"])
-    _Recorder.recording = Recording()
+    register(_BACKEND, _make)
+    Recorder.recording = Recording()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own about names that it renamed and is using itself
         dist.init_process_group(_BACKEND, rank=0, world_size=nranks, store=dist.HashStore())  # type: ignore[attr-defined]
         try:
-            yield _Recorder.recording
+            yield Recorder.recording
         finally:
             dist.destroy_process_group()
-            _Recorder.recording = None
+            Recorder.recording = None
