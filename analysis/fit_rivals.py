@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from scipy.interpolate import Akima1DInterpolator, PchipInterpolator
 
 from collbench.collectives import find_collective
 from collbench.model.curve import Curve, relative_line
@@ -68,6 +69,21 @@ def log_log(sizes: Floats, times: Floats, asked: Floats) -> Floats:
     return np.exp(inside + after + before)
 
 
+def monotone_cubics(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+    """Cubics that rise and fall where the points do (Fritsch and Carlson)."""
+    return PchipInterpolator(sizes, times)(asked)
+
+
+def monotone_cubics_log_log(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+    """The same in log–log."""
+    return np.exp(PchipInterpolator(np.log(sizes), np.log(times))(np.log(asked)))
+
+
+def akima_log_log(sizes: Floats, times: Floats, asked: Floats) -> Floats:
+    """Akima's cubics in log–log, whose slopes follow four neighbours."""
+    return np.exp(Akima1DInterpolator(np.log(sizes), np.log(times))(np.log(asked)))
+
+
 def held_bandwidth(sizes: Floats, times: Floats, asked: Floats) -> Floats:
     """Linear interpolation; beyond the largest size its bandwidth."""
     return np.interp(asked, sizes, times) * np.maximum(asked / sizes[-1], 1.0)
@@ -91,6 +107,12 @@ OVER_SIZES: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
     "relative α–β": relative_alpha_beta,
     "α–β segments (BIC)": segments,
     "log–log interpolation": log_log,
+}
+INSIDE_SIZES = {
+    **OVER_SIZES,
+    "monotone cubics": monotone_cubics,
+    "monotone cubics, log–log": monotone_cubics_log_log,
+    "Akima's cubics, log–log": akima_log_log,
 }
 BEYOND_SIZES = {
     **OVER_SIZES,

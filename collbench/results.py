@@ -65,6 +65,7 @@ MEASUREMENT_FIELDS: _Fields = {
     "concurrent": (bool, True, None),
     "in_place": (bool, True, None),
 }
+_RUN_FIELDS: _Fields = {"backend": (str, True, None), "world_size": (int, True, 1)}
 _SKIP_FIELDS: _Fields = {
     "collective": (str, False, None),
     "group": (str, False, None),
@@ -276,6 +277,7 @@ def add_record(results: ResultsFile, record: Record, number: int) -> None:
             )
         if not isinstance(record.get("run_id"), str):
             raise InputError(f"{where}: run record without a run_id: expected a string")
+        _check_fields(record, _RUN_FIELDS, where)
         results.runs.append(record)
         return
     if kind not in _LISTS:

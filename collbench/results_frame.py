@@ -7,11 +7,11 @@ is not sound is read line by line in its place, by `load_results`, which says wh
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,19 +29,20 @@ _COLUMNS = (
     *("time_p95_us", "time_max_us", "time_rank_max_us", "slowest_rank", "algbw_GBps", "busbw_GBps", "wrong"),
     *("backend", "world_size", "started"),
 )
+# The attribute of the frame that holds `overlap` records, with their run's backend: JSON, for pandas copies attributes
+# deeply with every column that is looked at.
+OVERLAPS = "collbench.overlaps"
 
 
 def read_results(path: str | os.PathLike[str]) -> pandas.DataFrame:
     """One DataFrame of a results file: a row per measurement, the contract's fields as columns (null where the file
     does not know them), plus the run's `backend`, `world_size` and `started`.
 
+    What collectives and computation cost one another (`run --with-compute`) are no measurements: these records are in
+    `attrs`, which what pandas makes of the frame keeps, but for a `concat` of several: give `fit_results` all of them.
+
     Raises InputError as `load_results` does.
     """
-    return read_results_and_rest(path)[0]
-
-
-def read_results_and_rest(path: str | os.PathLike[str]) -> tuple[pandas.DataFrame, ResultsFile]:
-    """(`read_results`, the file's other records: without its measurements), of one reading."""
     import pandas
 
     rest = ResultsFile(Path(path))
@@ -49,13 +50,18 @@ def read_results_and_rest(path: str | os.PathLike[str]) -> tuple[pandas.DataFram
         with _no_garbage_collection():
             columns, rows = _joined(_parts(rest))
     except _NotPlain:  # whatever it is, it is said, or mended, line by line
-        results = load_results(path)
-        rest = replace(results, measurements=[])
-        runs = {run["run_id"]: run for run in results.runs}
-        columns, rows = _joined([_columns_of(results.measurements, runs)])
+        rest = load_results(path)
+        runs = {run["run_id"]: run for run in rest.runs}
+        columns, rows = _joined([_columns_of(rest.measurements, runs)])
     names = dict.fromkeys([*_COLUMNS, *columns])
     table = {name: pandas.Series(columns.pop(name, [None] * rows)) for name in names}
-    return pandas.DataFrame(table, columns=[*names]), rest
+    frame = pandas.DataFrame(table, columns=[*names])
+    if rest.overlaps:
+        backends = {run["run_id"]: run.get("backend") for run in rest.runs}
+        frame.attrs[OVERLAPS] = json.dumps(
+            [record | {"backend": backends[record["run_id"]]} for record in rest.overlaps]
+        )
+    return frame
 
 
 class _NotPlain(Exception):
@@ -79,7 +85,8 @@ def _parts(results: ResultsFile) -> Iterator[dict[str, list[Any]]]:
                 for number, record in enumerate(_parse_all(lines), start=first):
                     if record.get("kind") == "measurement":
                         measurements.append(record)
-                        if record.get("run_id") not in runs:
+                        run_id = record.get("run_id")
+                        if not isinstance(run_id, str) or run_id not in runs:
                             raise _NotPlain
                     else:
                         add_record(results, record, number)

@@ -152,6 +152,11 @@ def expand_kind(kind: str) -> tuple[str, ...]:
     return tuple(f"{kind}:{axis}" for axis in _MESH_AXES) if mesh and not mesh[3] else (kind,)
 
 
+def contends(group: str) -> bool:
+    """Whether a step has several groups of this kind, which run at once. Pairs serve to find a slow link."""
+    return group != "world" and not group.startswith("pairs")
+
+
 def default_group_kinds(layout: Layout) -> list[str]:
     """`world`; and `intra` and `inter` where the job has both levels."""
     kinds = ["world"]

@@ -56,6 +56,27 @@ def test_the_full_report_is_in_place_of_the_table(results: str, capsys: pytest.C
     assert "n½, half of algbw" in out and "90 % of algbw" in out and "collective " not in out
 
 
+def test_contention_stands_beneath_the_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = [sweep(group="intra", nranks=4, group_ranks=list(range(first, first + 4))) for first in (0, 4)]
+    alone = [record | {"concurrent": False} for group in groups for record in group]
+    together = [
+        record | {"time_us": 3 * record["time_us"], "algbw_GBps": record["algbw_GBps"] / 3}
+        for group in groups
+        for record in group
+    ]
+    path = write(tmp_path / "both.jsonl", [*together, *alone])
+    for more in ([], ["--full"]):
+        out, _ = fitted(capsys, path, "-o", str(tmp_path / "model.json"), *more)
+        *_, title, head, line = out.splitlines()
+        assert title == "contention: how many times as long the groups of a kind take together"
+        assert head.split()[5:] == ["latency", "[90", "%]", "transfer", "[90", "%]"]
+        assert line.split()[:6] == ["all_reduce", "intra", "4", "1", "isolated", "x3.00"]
+    out, _ = fitted(capsys, path, "-o", str(tmp_path / "model.json"), "--json")
+    assert json.loads(out)["contention"][0]["transfer_factor"] == pytest.approx(3, rel=1e-3)
+    out, _ = fitted(capsys, write(tmp_path / "alone.jsonl", alone), "-o", str(tmp_path / "model.json"))
+    assert "contention" not in out
+
+
 def test_json_is_the_model_document_alone(results: str, capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = fitted(capsys, results, "--json", "--full", "--plot", "p.svg", "--export", "csv")
     assert json.loads(out) == json.loads(Path("model.json").read_text())

@@ -282,6 +282,7 @@ def test_binary_garbage_is_refused(tmp_path):
         ({"redop": 3}, "redop is 3: expected text"),
         ({"root": "first"}, "root is 'first': expected a whole number"),
         ({"in_place": 1}, "in_place is 1: expected true or false"),
+        ({"run_id": ["r1"]}, r"measurement of run \['r1'\], which no run record before it describes"),
         ({"run_id": "r9"}, "measurement of run 'r9', which no run record before it describes"),
         ({"kind": "surprise"}, "unknown kind of record 'surprise'"),
         ({"kind": None}, "unknown kind of record None"),
@@ -327,6 +328,16 @@ def test_a_run_without_an_id_is_refused(tmp_path):
     path = write_lines(tmp_path / "r.jsonl", run_record(None))
     with pytest.raises(InputError, match=r"r\.jsonl:1: run record without a run_id"):
         load_results(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [({"backend": ["nccl"]}, r"backend is \['nccl'\]: expected text"), ({"world_size": "8"}, "world_size is '8'")],
+)
+def test_a_bad_run_names_file_line_and_field(tmp_path, changes, complaint):
+    path = write_lines(tmp_path / "r.jsonl", run_record(**changes), measurement())
+    with pytest.raises(InputError, match=rf"r\.jsonl:1: {complaint}"):
+        read_results(path)
 
 
 def test_an_empty_a_missing_file_and_a_folder_are_refused(tmp_path):

@@ -7,7 +7,6 @@ for what argparse cannot read. A new command is such a file and one line in COMM
 from __future__ import annotations
 
 import argparse
-import difflib
 import io
 import os
 import re
@@ -56,6 +55,8 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         unknown = re.fullmatch(r"unrecognized arguments: (-\S+)(.*)", message)
         if unknown is not None:
+            import difflib
+
             flag = unknown[1].partition("=")[0]
             known = [name for name in self._option_string_actions if len(name) > 2]
             near = difflib.get_close_matches(flag, known, n=1)

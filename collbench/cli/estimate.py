@@ -66,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
     for size_bytes in sizes_bytes:
         estimate = model.time(collective.name, size_bytes, **asked)
         answers.append(_answer(collective, args.group, nranks, nnodes, size_bytes, estimate))
-    notes = [note for answer in answers for note in answer["notes"]]
+    notes = list(model.time(collective.name, sizes_bytes, **asked).notes)  # of all at once: the furthest size speaks
     if nnodes == 1 and (args.inter_bandwidth is not None or args.inter_latency is not None):
         notes.append("on one node the inter figures play no part: say how many nodes with --nnodes")
-    for note in dict.fromkeys(notes):
+    for note in notes:
         print(f"collbench: note: {note}", file=sys.stderr)
     if args.json:
         print(json.dumps(answers if len(answers) > 1 else answers[0], allow_nan=False))
@@ -105,8 +105,8 @@ def _answer(
 def _table(answers: list[dict[str, Any]]) -> str:
     """The question once, then a row per size."""
     first = answers[0]
-    plural = "s" * (first["nnodes"] != 1)
-    title = f"{first['collective']}, group {first['group']}: {first['nranks']} ranks on {first['nnodes']} node{plural}"
+    ranks, nodes = (f"{first[f'n{word}s']} {word}{'s' * (first[f'n{word}s'] != 1)}" for word in ("rank", "node"))
+    title = f"{first['collective']}, group {first['group']}: {ranks} on {nodes}"
     rows = [
         ("size", "time", "90 % interval", "algbw GB/s", "busbw GB/s", "sent per rank", "source"),
         *map(_row, answers),

@@ -17,6 +17,9 @@ from collbench.numbers import digits, interval
 from collbench.units import format_size, parse_rate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from collbench.model.contention import Contention
     from collbench.model.laws import Fit, Segment
     from collbench.model.store import Model
 
@@ -124,8 +127,10 @@ def _text(args: argparse.Namespace, model: Model) -> str:
     if args.full:
         from collbench.report.fit_text import full_text
 
-        return full_text(model.fits)
-    return fit_table(model.fits, segments=args.segments)
+        fits = full_text(model.fits)
+    else:
+        fits = fit_table(model.fits, segments=args.segments)
+    return "\n\n".join([fits, *(["\n".join(contention_table(model.contention))] if model.contention else [])])
 
 
 def _export(kind: str, path: str | None, model: Model, results: list[str]) -> None:
@@ -169,8 +174,24 @@ def fit_table(fits: tuple[Fit, ...], *, segments: bool = False) -> str:
     return "\n".join(lines)
 
 
+def contention_table(contention: Sequence[Contention]) -> list[str]:
+    """What running together costs the groups of each kind that was measured both ways."""
+    rows: list[tuple[str, ...]] = [
+        ("collective", "group", "ranks", "nodes", "timing", "latency", "[90 %]", "transfer", "[90 %]")
+    ]
+    for each in contention:
+        rows.append(
+            (
+                *(each.collective, each.group, str(each.nranks), str(each.nnodes), each.timing),
+                *(f"x{digits(each.latency_factor)}", interval(each.latency_factor_interval)),
+                *(f"x{digits(each.transfer_factor)}", interval(each.transfer_factor_interval)),
+            )
+        )
+    return ["contention: how many times as long the groups of a kind take together", *aligned(rows, left=(0, 1, 4))]
+
+
 def _row(fit: Fit) -> tuple[str, ...]:
-    from collbench.report.fit_text import busbw_text
+    from collbench.report.fit_text import busbw_interval_text, busbw_text, n_half_text
 
     error = fit.error_pct
     place = {True: "in", False: "out"}.get(fit.in_place, "-")  # type: ignore[arg-type]
@@ -185,8 +206,8 @@ def _row(fit: Fit) -> tuple[str, ...]:
         digits(fit.alpha_us),
         interval(fit.alpha_us_interval),
         busbw_text(fit),
-        interval(fit.busbw_GBps_interval),
-        format_size(fit.n_half_bytes),
+        busbw_interval_text(fit),
+        n_half_text(fit),
         f"{error.median:.1f} / {error.p90:.1f}" if error.median is not None and error.p90 is not None else "-",
         str(fit.points),
         str(len(fit.segments)),

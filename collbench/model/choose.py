@@ -11,7 +11,7 @@ from collbench.dtypes import DTYPES, find_dtype
 from collbench.errors import InputError, one_of
 from collbench.model.estimate import check_counts
 from collbench.model.laws import Fit, counts, network_of
-from collbench.topology import GROUP_KINDS
+from collbench.topology import GROUP_KINDS, contends
 
 DEFAULT_DTYPE = "float32"
 DEFAULT_TIMING = "isolated"
@@ -73,7 +73,8 @@ def choose(
     """The fit that knows most about the question, its collective by its own name and its counts from `resolve_counts`.
 
     Regimes and backends are never mixed. Among the rest, in this order: the counts asked for before others, the same
-    kind of network, the group asked for, the nearest count, the dtype, out of place, concurrent.
+    kind of network, the group asked for, the nearest count, all groups of the kind at once (of kinds with several),
+    the dtype, out of place, concurrent.
 
     Raises InputError where the model has nothing to say, naming what it has.
     """
@@ -97,6 +98,7 @@ def choose(
             abs(math.log2(fit.nranks / nranks)),
             -fit.nranks,
             abs(math.log2(fit.nnodes / nnodes)),
+            contends(group) and fit.concurrent is False,
             _dtype_distance(fit.dtype, wanted),
             *plainness(fit),
         )
@@ -105,6 +107,14 @@ def choose(
     choice = Choice(fit=fit, nranks=nranks, nnodes=nnodes, notes=())
     notes = [*timing_notes, *_notes(choice, group, dtype)]
     return Choice(fit=fit, nranks=nranks, nnodes=nnodes, notes=tuple(notes))
+
+
+def measured_alone(choice: Choice, group: str) -> bool:
+    """Whether the fit is of one group, where a step runs several of the kind `group` at once: a world stands in for one
+    of many."""
+    if not contends(group):
+        return False
+    return not choice.other_network if choice.fit.group == "world" else choice.fit.concurrent is False
 
 
 def plainness(fit: Fit) -> tuple[int, int]:
@@ -209,13 +219,18 @@ def _no_such_group(
     fits: Sequence[Fit], collective: str, group: str, nranks: int | None, nnodes: int | None
 ) -> InputError:
     meant = "" if nranks is None or nnodes is None else f" ({counts(nranks, nnodes)})"
-    mesh = group.startswith("mesh:")  # mesh:2x8:shard and mesh:2x8:replicate are measured as mesh:2x8
-    kind = ":".join(group.split(":")[:2]) if mesh else group if group in GROUP_KINDS else "world"
     return InputError(
         f"the model has no {collective} on group {group}{meant} nor on one like it; it has the groups "
         f"{_listed(fit.group for fit in fits)} and the collectives {_listed(fit.collective for fit in fits)}: "
-        f"measure it with 'collbench run --collective {collective} --group {kind}' and fit again"
+        f"measure it with 'collbench run --collective {collective} --group {measured_as(group)}' and fit again"
     )
+
+
+def measured_as(group: str) -> str:
+    """The word for it in a sweep: mesh:2x8:shard and mesh:2x8:replicate are measured as mesh:2x8."""
+    if group.startswith("mesh:"):
+        return ":".join(group.split(":")[:2])
+    return group if group in GROUP_KINDS else "world"
 
 
 def _listed(words: Iterable[str]) -> str:

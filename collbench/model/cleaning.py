@@ -25,6 +25,8 @@ SET_ASIDE = 1.1  # three times as slow as both neighbours
 SIGMAS = 4.0  # of the curve's own noise; the larger limit counts
 AGREEING = 0.2  # repeats this near in log units confirm each other
 
+ASIDE, KEPT = "set aside", "kept, left out of the segments"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
@@ -38,8 +40,10 @@ class Cleaned:
 def clean(sizes_bytes: Floats, times_us: Floats, repeats_log: tuple[Floats, ...]) -> Cleaned:
     """Judge the n ≥ 1 points of a curve; `repeats_log` are each point's log(repeat / median).
 
-    A warm-up is a first row slower than the next three, which agree; a dip is an inner point slower than both its
-    neighbours (Hampel's test with a window of three, against the noise of the whole curve).
+    A warm-up is a first row slower than the next three, which agree; a dip (of the bandwidth) is an inner point slower
+    than both its neighbours (Hampel's test with a window of three, against the noise of the whole curve). A peak is one
+    faster than the smaller messages before it, after which time grows by more than the size: no α–β line does that,
+    where a step down to a faster algorithm does the first alone.
     """
     n, notes = len(sizes_bytes), []
     keep, odd = np.ones(n, dtype=bool), np.zeros(n, dtype=bool)
@@ -57,14 +61,24 @@ def clean(sizes_bytes: Floats, times_us: Floats, repeats_log: tuple[Floats, ...]
     above = np.zeros(n)
     above[1:-1] = logs[1:-1] - np.maximum(logs[:-2], logs[2:])
     limit = max(LEAST_DIP, SIGMAS * _noise(logs))
-    for index in np.flatnonzero(above > limit):
+    dips = set(np.flatnonzero(above > limit).tolist())
+    peaks = {index for index in _peaks(sizes_bytes, logs, limit) if index + 1 not in dips}
+    for index in sorted(dips - {index - 1 for index in peaks}):  # before a peak anything is slower than its neighbours
         odd[index] = True
         aside = above[index] > SET_ASIDE and not confirmed[index]
         keep[index] &= not aside
         notes.append(
             f"dip at {format_size(sizes_bytes[index])}: {format_time_us(times_us[index])} is "
-            f"{np.exp(above[index]):.2g}× the slower of its neighbours: "
-            + ("set aside" if aside else "kept, left out of the segments")
+            f"{np.exp(above[index]):.2g}× the slower of its neighbours: {ASIDE if aside else KEPT}"
+        )
+    for index in sorted(peaks):
+        odd[index] = True
+        before_us, own_us, after_us = times_us[index - 1 : index + 2]
+        aside = math.log(min(before_us, after_us) / own_us) > SET_ASIDE and not confirmed[index]
+        keep[index] &= not aside
+        notes.append(
+            f"peak at {format_size(sizes_bytes[index])}: {format_time_us(own_us)}, its neighbours "
+            f"{format_time_us(before_us)} and {format_time_us(after_us)}: {ASIDE if aside else KEPT}"
         )
     if np.sum(~odd) < LEAST_LEFT:
         return Cleaned(keep=np.ones(n, dtype=bool), odd=np.zeros(n, dtype=bool), notes=())
@@ -77,6 +91,15 @@ def _warms_up(sizes: Floats, logs: Floats) -> bool:
         return False
     behind = logs[1 : FLAT_ROWS + 1]
     return bool(logs[0] - behind.max() > max(LEAST_WARM_UP, float(np.ptp(behind))))
+
+
+def _peaks(sizes: Floats, logs: Floats, limit: float) -> list[int]:
+    """Points more than `limit` below the two before, of which one may be slow itself, and below where their size alone
+    would put the next one."""
+    per_byte = logs - np.log(sizes)
+    before = np.minimum(logs[:-3], logs[1:-2]) - logs[2:-1]
+    behind = per_byte[3:] - per_byte[2:-1]
+    return (np.flatnonzero(np.minimum(before, behind) > limit) + 2).tolist()
 
 
 def _noise(logs: Floats) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collbench.collectives import find_collective
 from collbench.errors import InputError
@@ -24,7 +24,10 @@ from collbench.model.laws import (
 )
 from collbench.model.prior import KINDS as PRIORS
 from collbench.model.prior import Prior
-from collbench.model.slowdown import Overlap
+
+if TYPE_CHECKING:
+    from collbench.model.contention import Contention
+    from collbench.model.slowdown import Overlap
 
 Json = dict[str, Any]
 LARGEST = 1e300  # no size, time or rate
@@ -32,7 +35,7 @@ Convert = Callable[[Any], Any]  # the value read, or ValueError saying what was 
 Defaulted = tuple[Convert, Any]  # with what stands for a key that is missing or null
 
 
-def to_json(part: Fit | Scaling | Overlap) -> Json:
+def to_json(part: Fit | Scaling | Overlap | Contention) -> Json:
     """The file's object of a part of a model: field names are its keys."""
     return _plain(asdict(part))
 
@@ -51,7 +54,15 @@ def scaling_from_json(record: Any, where: str) -> Scaling:
 
 
 def overlap_from_json(record: Any, where: str) -> Overlap:
+    from collbench.model.slowdown import Overlap  # where a file holds one: few do
+
     return Overlap(**_read_all(record, _OVERLAP_FIELDS, where))
+
+
+def contention_from_json(record: Any, where: str) -> Contention:
+    from collbench.model.contention import Contention  # where a file holds one: few do
+
+    return Contention(**_read_all(record, _CONTENTION_FIELDS, where))
 
 
 def _plain(record: Json) -> Json:
@@ -290,6 +301,7 @@ _OPTIONAL_SCALING_FIELDS: dict[str, Defaulted] = {
     "network": (_text, None),
     "offset": (_not_negative, None),
     "exponent": (_positive, None),
+    "call_us": (_not_negative, None),
     "spread_log": (_not_negative, None),
     "error_pct": (_ERROR, UNKNOWN_ERROR),
 }
@@ -298,4 +310,11 @@ _OVERLAP_FIELDS: dict[str, Convert] = {
     "size_bytes": _whole(1),
     "comm_slowdown": _positive,
     "compute_slowdown": _positive,
+}
+_CONTENTION_FIELDS: dict[str, Convert] = {
+    **{name: _FIT_FIELDS[name] for name in ("collective", "group", "nranks", "nnodes", "backend", "dtype", "timing")},
+    **dict.fromkeys(("latency_factor", "transfer_factor"), _positive),
+    "spread_log": _not_negative,
+    **{f"{name}_factor_interval": _interval(_not_negative) for name in ("latency", "transfer")},
+    **{name: _whole(1) for name in ("from_bytes", "to_bytes", "points")},
 }

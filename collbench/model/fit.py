@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ import numpy as np
 from collbench.collectives import find_collective
 from collbench.errors import InputError
 from collbench.model.cleaning import clean
+from collbench.model.contention_fit import fit_contention
 from collbench.model.curve import UNKNOWN_LOG, Curve
 from collbench.model.estimate import Floats
 from collbench.model.guidelines import broken_guidelines, unlike_groups
@@ -23,17 +25,18 @@ from collbench.model.pooling import MIN_SIZES, Pooled, pool
 from collbench.model.prior_laws import FEW_SIZES, Priors
 from collbench.model.scaling import fit_law
 from collbench.model.segments import FittedSegment, fit_segments
-from collbench.model.slowdown import overlaps_of
-from collbench.model.spread import NOISE_FLOOR, held_out_residuals, spread_log
+from collbench.model.slowdown import pool_overlaps
+from collbench.model.spread import NOISE_FLOOR, SIGMA_90, held_out_residuals, spread_log
 from collbench.model.store import Model
-from collbench.results import ResultsFile
-from collbench.results_frame import read_results_and_rest
+from collbench.results import Record
+from collbench.results_frame import OVERLAPS, read_results
 
 if TYPE_CHECKING:
     import pandas
 
 Source = Any  # a DataFrame of read_results, or the path of a results file
 
+MUCH_APART = 2.0  # times the scatter about the segments; of 600 lines with independent noise of repeats none reaches it
 FULL_QUANTILES = 19  # residuals from which 5 % and 95 % quantiles can be read (split conformal: n ≥ 2/0.1 − 1)
 
 
@@ -47,8 +50,7 @@ def fit_results(
 
     `link_GBps`, where stated, is one rank's one-way link rate: no answer's busbw will be above it. `prior` ("nccl",
     "datasheet") says what to think where fewer than 8 sizes were measured, with `link`'s figures (needed for a
-    datasheet; for nccl the highest measured rates unless given). What collectives cost computation is read from files
-    alone.
+    datasheet; for nccl the highest measured rates unless given).
 
     Raises InputError, in one line, where nothing can be fitted: no measurements, wrong data, fewer than 3 sizes (with a
     prior: none).
@@ -60,7 +62,8 @@ def fit_results(
         raise InputError(f"link rate {link_GBps}: expected a finite rate above zero, in GB/s")
     sources: list[Source] = []
     for each in results:
-        sources += [each] if isinstance(each, (str, os.PathLike, pandas.DataFrame)) else list(each)
+        single = (str, os.PathLike, pandas.DataFrame)
+        sources += [each] if isinstance(each, single) or not isinstance(each, Iterable) else list(each)
     sources = _each_file_once(sources)
     paths = [source for source in sources if isinstance(source, (str, os.PathLike))]
     where = f"{', '.join(map(str, paths))}: " if paths else ""
@@ -69,15 +72,8 @@ def fit_results(
     for source in sources:
         if not isinstance(source, (str, os.PathLike, pandas.DataFrame)):
             raise InputError(f"cannot fit a {type(source).__name__}: expected a DataFrame of read_results, or a path")
-    frames: list[pandas.DataFrame] = []
-    files: list[ResultsFile] = []
-    for source in sources:
-        if isinstance(source, pandas.DataFrame):
-            frames.append(source)
-        else:
-            measurements, rest = read_results_and_rest(source)
-            frames.append(measurements)
-            files.append(rest)
+    frames = [source if isinstance(source, pandas.DataFrame) else read_results(source) for source in sources]
+    overlaps = pool_overlaps(record for each in frames for record in _overlap_records(each))
     frame = pandas.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     curves, notes = pool(frame, where, MIN_SIZES if prior is None else 1)
     priors = None
@@ -95,12 +91,16 @@ def fit_results(
     for curve in curves:
         notes += unlike_groups(curve.name, curve.groups, curve.noise)
     notes += broken_guidelines(fits)
+    # A kind of one group has nobody to contend with, whatever its records say.
+    contention, of_contention = fit_contention(fit for fit, curve in zip(fits, curves, strict=True) if curve.groups)
+    notes += of_contention
     return Model(
         fits=fits,
         scaling=_scaling(fits),
         sources=_sources(frame),
         notes=tuple(notes),
-        overlaps=overlaps_of(files),
+        overlaps=overlaps,
+        contention=contention,
     )
 
 
@@ -110,6 +110,15 @@ def _each_file_once(sources: list[Source]) -> list[Source]:
     for source in sources:
         kept.setdefault(Path(source).resolve() if isinstance(source, (str, os.PathLike)) else id(source), source)
     return list(kept.values())
+
+
+def _overlap_records(frame: pandas.DataFrame) -> list[Record]:
+    """What came with it of the runs that it still holds."""
+    records: list[Record] = json.loads(frame.attrs.get(OVERLAPS, "[]"))
+    if not records or "run_id" not in frame.columns:
+        return records
+    held = set(frame["run_id"])
+    return [record for record in records if record["run_id"] in held]
 
 
 def _sources(frame: pandas.DataFrame) -> tuple[dict[str, Any], ...]:
@@ -131,12 +140,14 @@ def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
     segments = tuple(_segment(piece, line.sizes_bytes) for piece in pieces)
     if prior is not None:
         segments = tuple(_as_sure_as(line, segment) for segment in segments)
+    n_half_bytes, n_half_interval = reach_bytes(segments, 0.5)
+    size_90_bytes, size_90_interval = reach_bytes(segments, 0.9)
+    between_log = _between_runs_log(pooled.noise, line, pieces) if prior is None else 0.0
+    segments = tuple(_widened(segment, between_log, between_log) for segment in segments)
     bus_factor = find_collective(key["collective"]).sent_fraction(key["nranks"])
     busbw_low_GBps, busbw_high_GBps = segments[-1].bandwidth_GBps_interval
     residuals_log = held_out_residuals(sizes, times)
     steps_log2 = np.diff(np.log2(sizes)) if prior is None else np.zeros(len(sizes) - 1)  # a prior fills the gaps
-    n_half_bytes, n_half_interval = reach_bytes(segments, 0.5)
-    size_90_bytes, size_90_interval = reach_bytes(segments, 0.9)
     fit = Fit(
         **key,
         curve=tuple((int(size), float(time)) for size, time in zip(sizes, times, strict=True)),
@@ -157,8 +168,9 @@ def _fit(pooled: Pooled, link_GBps: float | None, priors: Priors | None) -> Fit:
         link_GBps=link_GBps,
         prior=prior,
     )
+    apart = [_runs_apart(between_log)] if between_log else []
     too_fast = _faster_than_link(sizes, times, bus_factor, link_GBps)
-    return replace(fit, notes=(*prior_notes, *pooled.notes, *cleaned.notes, *_identified(fit), *too_fast))
+    return replace(fit, notes=(*prior_notes, *pooled.notes, *cleaned.notes, *apart, *_identified(fit), *too_fast))
 
 
 def _operation(pooled: Pooled) -> tuple[str, int, int]:
@@ -171,11 +183,35 @@ def _as_sure_as(curve: Curve, segment: Segment) -> Segment:
     """A segment through a prior's points, no surer than these: α than at its first size, the rate than at its last."""
     ends = np.array([segment.from_bytes, segment.to_bytes], dtype=np.float64)
     (first, last), _ = curve.half_widths_log(ends)
+    return _widened(segment, float(first), float(last))
+
+
+def _widened(segment: Segment, alpha_log: float, rate_log: float) -> Segment:
+    """With wider intervals of its α and of its rate, by as much in log units at either end."""
     (alpha_low, alpha_high), (rate_low, rate_high) = segment.alpha_us_interval, segment.bandwidth_GBps_interval
     return replace(
         segment,
-        alpha_us_interval=(alpha_low * math.exp(-first), alpha_high * math.exp(first)),
-        bandwidth_GBps_interval=(rate_low * math.exp(-last), rate_high * math.exp(last)),
+        alpha_us_interval=(alpha_low * math.exp(-alpha_log), alpha_high * math.exp(alpha_log)),
+        bandwidth_GBps_interval=(rate_low * math.exp(-rate_log), rate_high * math.exp(rate_log)),
+    )
+
+
+def _between_runs_log(noise: float, line: Curve, pieces: list[FittedSegment]) -> float:
+    """Half of a 90 % interval, in log units, for what moves all sizes of a run alike, which no line through their
+    medians shows: where repeats are much further apart than the medians are off the segments. 0 where they are not.
+    """
+    modelled_us = np.concatenate(
+        [piece.alpha_us + piece.slope_us_per_byte * line.sizes_bytes[piece.first : piece.last + 1] for piece in pieces]
+    )
+    freedom = max(len(modelled_us) - 2 * len(pieces), 1)
+    scatter = max(math.sqrt(float(np.sum((line.times_us / modelled_us - 1) ** 2)) / freedom), NOISE_FLOOR)
+    return SIGMA_90 * math.sqrt(noise**2 - scatter**2) if noise > MUCH_APART * scatter else 0.0
+
+
+def _runs_apart(between_log: float) -> str:
+    return (
+        f"repeats differ at all sizes alike, as of unlike runs: α and bandwidth are no surer than "
+        f"± {100 * math.expm1(between_log):.0f} %"
     )
 
 

@@ -119,7 +119,8 @@ class Scaling:
     """How one collective behaves at rank counts nobody measured, over one kind of links.
 
     algorithm: the law, one of ALGORITHMS, as `model.scaling` defines them.
-    offset, exponent: of a tree, u in u + log2 N and k in r^k; None for the others.
+    offset, exponent: of a tree, u in u + log2 N and k in r^k; None for the others.  call_us: of a ring, what a call
+    costs beside its steps; None is 0.
     network: the kind of links it was found on, as `network_of` names them.  nranks: the measured counts.
     A backend, dtype, timing or network of None holds for all.
     alpha_us_per_step, link_GBps: the fit of the largest count as a ring would have it.
@@ -139,6 +140,7 @@ class Scaling:
     network: str | None = None
     offset: float | None = None
     exponent: float | None = None
+    call_us: float | None = None
     spread_log: float | None = None
     error_pct: HeldOutError = UNKNOWN_ERROR
 

@@ -7,12 +7,15 @@ several.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from collbench.collectives import find_collective
 from collbench.model.estimate import Floats
-from collbench.model.link import LinkModel
+
+if TYPE_CHECKING:
+    from collbench.model.link import LinkModel
 
 # NCCL 2.30.7, src/graph/tuning.cc. Latencies in us per protocol: of the call, and per step inside a node (NVLink) and
 # between nodes (network).

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +10,7 @@ from collbench.collectives import find_collective
 from collbench.model.choose import Choice
 from collbench.model.curve import Curve
 from collbench.model.estimate import Estimate, Floats, like
-from collbench.model.laws import Fit, Scaling, counts
-from collbench.model.levels import LEVELS_SPREAD, two_levels
-from collbench.model.scaling import count_spread_log, is_far, like_it, scaled_curve
+from collbench.model.laws import Fit
 from collbench.units import format_size
 
 FAR = 4.0  # times outside the measured sizes; past it a guess should be measured instead
@@ -90,58 +86,14 @@ def measured_reading(choice: Choice) -> Reading:
         measured=True,
         extra_log=0.0,
         latency_us=fit.alpha_us,
-        least_us_per_byte=_least_us_per_byte(fit, fit.nranks),
+        least_us_per_byte=least_us_per_byte(fit, fit.nranks),
         backend=fit.backend,
         notes=choice.notes,
         regimes_from_bytes=tuple(segment.from_bytes for segment in fit.segments[1:]),
     )
 
 
-def scaled_reading(choice: Choice, law: Scaling, fits: Sequence[Fit]) -> Reading:
-    """The fits of a kind, scaled to the counts asked about."""
-    fit, members = choice.fit, like_it(choice.fit, fits)
-    curve = scaled_curve(law, members, choice.nranks, choice.nnodes)
-    note = (
-        f"{counts(choice.nranks, choice.nnodes)} not measured: scaled by the {law.algorithm} law "
-        f"from {counts(fit.nranks, fit.nnodes)}"
-    )
-    further = (
-        ", more than 4× outside the measured counts: measure more"
-        if is_far(members, choice.nranks, choice.nnodes)
-        else ""
-    )
-    return Reading(
-        curve=curve,
-        measured=False,
-        extra_log=count_spread_log(law, members, choice.nranks, choice.nnodes, other_network=choice.other_network),
-        latency_us=fit.alpha_us * float(curve.times_us[0] / fit.measured.times_us[0]),
-        least_us_per_byte=_least_us_per_byte(fit, choice.nranks),
-        backend=fit.backend,
-        notes=(*choice.notes, note + further, *_of_prior(members)),
-    )
-
-
-def _of_prior(members: Sequence[Fit]) -> list[str]:
-    kinds = sorted({fit.prior.kind for fit in members if fit.prior is not None})
-    return [f"in part the {kind} prior's figures, not measured" for kind in kinds]
-
-
-def two_level_reading(collective: str, inside: Reading, across: Reading, nranks: int, nnodes: int) -> Reading:
-    """A world of both levels of links, where neither it nor one like it was measured."""
-    sent = find_collective(collective).sent_fraction
-    note = f"{counts(nranks, nnodes)} not measured: made of the groups intra and inter, level upon level"
-    return Reading(
-        curve=two_levels(collective, inside.curve, across.curve, math.ceil(nranks / nnodes)),
-        measured=False,
-        extra_log=math.hypot(LEVELS_SPREAD, inside.extra_log, across.extra_log),
-        latency_us=inside.latency_us + across.latency_us,
-        least_us_per_byte=inside.least_us_per_byte * sent(nranks) / sent(math.ceil(nranks / nnodes)),
-        backend=inside.backend,
-        notes=(*dict.fromkeys((*inside.notes, *across.notes)), note),
-    )
-
-
-def _least_us_per_byte(fit: Fit, nranks: int) -> float:
+def least_us_per_byte(fit: Fit, nranks: int) -> float:
     """The inverse of the algbw at which the busbw is the stated link's rate; 0 where none was stated."""
     if fit.link_GBps is None:
         return 0.0

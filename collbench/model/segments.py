@@ -62,6 +62,19 @@ def fit_segments(sizes_bytes: Floats, times_us: Floats, noise: float = 0.0) -> l
     costs = _segment_costs(sizes_bytes, times_us)
     cuts = _best_cuts(costs, floor)
     starts = _starts(costs, cuts, floor)
+    return _lines(sizes_bytes, times_us, cuts, starts)
+
+
+def fit_line(sizes_bytes: Floats, times_us: Floats) -> FittedSegment:
+    """One segment over n ≥ 3 points, not all of one size."""
+    [line] = _lines(sizes_bytes, times_us, [(0, len(sizes_bytes))], [(0, 0)])
+    return line
+
+
+def _lines(
+    sizes_bytes: Floats, times_us: Floats, cuts: list[tuple[int, int]], starts: list[tuple[int, int]]
+) -> list[FittedSegment]:
+    """The lines between these cuts, as far off as all of them together are."""
     lines = [_refined_line(sizes_bytes[a:b], times_us[a:b]) for a, b in cuts]
     squares = sum(
         float(np.sum((times_us[a:b] / (alpha + slope * sizes_bytes[a:b]) - 1) ** 2))

@@ -13,7 +13,7 @@ from collbench.errors import InputError
 from collbench.model.laws import network_of
 
 if TYPE_CHECKING:
-    from collbench.results import Record, ResultsFile
+    from collbench.results import Record
 
 _KEY = ("collective", "group", "nranks", "nnodes", "size_bytes")
 _FACTORS = ("comm_slowdown", "compute_slowdown")
@@ -44,18 +44,8 @@ class Overlap:
     compute_slowdown: float
 
 
-def overlaps_of(files: Iterable[ResultsFile]) -> tuple[Overlap, ...]:
-    """Those of results files, pooled."""
-    records: list[Record] = []
-    backends: dict[str, str | None] = {}
-    for file in files:
-        records += file.overlaps
-        backends |= {run["run_id"]: run.get("backend") for run in file.runs}
-    return pool_overlaps(records, backends)
-
-
-def pool_overlaps(overlaps: Iterable[Record], backends: dict[str, str | None]) -> tuple[Overlap, ...]:
-    """`overlap` records as a model keeps them. `backends`: by run_id. InputError for a damaged record.
+def pool_overlaps(overlaps: Iterable[Record]) -> tuple[Overlap, ...]:
+    """`overlap` records, with their run's `backend`, as a model keeps them. InputError for a damaged record.
 
     Passes and halves by their median, groups of a kind by the one that is slowed most, as a step goes at the pace of
     the slowest. A record of a collective that had ended before any product began tells nothing and is left out.
@@ -68,7 +58,7 @@ def pool_overlaps(overlaps: Iterable[Record], backends: dict[str, str | None]) -
             raise InputError(f"an overlap of run {record['run_id']} is without {missing[0]}: restore the file")
         if comm is None or compute is None or record["nranks"] < 2 or record["size_bytes"] < 1:
             continue
-        key = (*(record[name] for name in _KEY), backends.get(record["run_id"]))
+        key = (*(record[name] for name in _KEY), record["backend"])
         cells.setdefault(key, {}).setdefault(tuple(record["group_ranks"]), []).append((comm, compute))
     pooled = []
     for (collective, group, nranks, nnodes, size_bytes, backend), groups in cells.items():

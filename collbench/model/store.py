@@ -11,19 +11,28 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
 from collbench.collectives import find_collective
 from collbench.errors import InputError
-from collbench.model.choose import choose, layout_of, resolve_counts
-from collbench.model.document import fit_from_json, overlap_from_json, scaling_from_json, to_json
+from collbench.model.choose import Choice, choose, layout_of, measured_alone, resolve_counts
+from collbench.model.document import (
+    contention_from_json,
+    fit_from_json,
+    overlap_from_json,
+    scaling_from_json,
+    to_json,
+)
 from collbench.model.estimate import OPEN_KINDS, Estimate, check_counts, check_group, check_sizes, nothing_to_send
 from collbench.model.laws import Fit, Scaling, counts, network_of
 from collbench.model.public import PREFIX, is_public, model_file
-from collbench.model.reading import Reading, measured_reading, scaled_reading, two_level_reading
-from collbench.model.slowdown import Overlap, Slowdown, find_slowdown
+from collbench.model.reading import Reading, measured_reading
+
+if TYPE_CHECKING:
+    from collbench.model.contention import Contention
+    from collbench.model.slowdown import Overlap, Slowdown
 
 SCHEMA = "collbench.model/1"
 
@@ -33,6 +42,7 @@ class Model:
     """Fits and the laws over rank counts. `sources` are the runs it was made of, `notes` what was left out.
 
     overlaps: what collectives and computation cost one another at the same time, where that was measured.
+    contention: what the groups of a kind cost one another, where they were measured together and one at a time.
     """
 
     fits: tuple[Fit, ...]
@@ -40,6 +50,7 @@ class Model:
     sources: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
+    contention: tuple[Contention, ...] = ()
 
     @property
     def nodes(self) -> int:
@@ -66,8 +77,9 @@ class Model:
 
         In range it is the measured curve, linear between medians; beyond it the curve's ends carry on, at other rank
         counts a scaling law answers, and both say `extrapolated` and widen the interval. A group that was not measured
-        is answered by another of the same kind of network. Counts default to the largest measured ones of the group,
-        the regime to isolated. Size 0 costs what the smallest message does.
+        is answered by another of the same kind of network. One that was measured alone, where a step runs several at
+        once, is slowed by the contention measured, and the answer says so where none was. Counts default to the largest
+        measured ones of the group, the regime to isolated. Size 0 costs what the smallest message does.
 
         Raises InputError where the model has nothing to say, naming what it has.
         """
@@ -84,6 +96,8 @@ class Model:
         self, collective: str, size_bytes: float, group: str, nranks: int, nnodes: int, backend: str | None = None
     ) -> Slowdown | None:
         """What a collective and computation cost one another at the same time; None where it was not measured."""
+        from collbench.model.slowdown import find_slowdown
+
         name = find_collective(collective).name
         return find_slowdown(self.overlaps, name, size_bytes, group, nranks, nnodes, backend)
 
@@ -106,13 +120,24 @@ class Model:
         collective = find_collective(collective).name
         nranks, nnodes = self.counts(collective, group, nranks, nnodes)
         if self._needs_levels(collective, group, nranks, nnodes):
+            from collbench.model.other_readings import two_level_reading
+
             per_node = math.ceil(nranks / nnodes)
             inside = self._reading(collective, "intra", per_node, 1, dtype, timing, backend)
             across = self._reading(collective, "inter", nnodes, nnodes, dtype, timing, backend)
             return two_level_reading(collective, inside, across, nranks, nnodes)
         choice = choose(self.fits, collective, group, nranks, nnodes, dtype, timing, backend)
-        if choice.exact:
-            return measured_reading(choice)
+        reading = measured_reading(choice) if choice.exact else self._scaled(choice)
+        if not measured_alone(choice, group):
+            return reading
+        from collbench.model.other_readings import contended_reading
+
+        return contended_reading(reading, choice, group, self.contention)
+
+    def _scaled(self, choice: Choice) -> Reading:
+        """The fits of a kind, at counts that were not measured; InputError where no law is known."""
+        from collbench.model.other_readings import scaled_reading
+
         law = next((law for law in self.scaling if law.covers(choice.fit)), None)
         if law is None:
             fit = choice.fit
@@ -140,6 +165,8 @@ class Model:
         }
         if self.overlaps:
             document["overlaps"] = [to_json(overlap) for overlap in self.overlaps]
+        if self.contention:
+            document["contention"] = [to_json(each) for each in self.contention]
         return document | ({"notes": list(self.notes)} if self.notes else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -184,7 +211,7 @@ def _model_of(document: Any, path: str) -> Model:
         found = f"schema {schema!r}" if schema is not None else "no schema"
         raise InputError(f"{path}: {found}: this collbench reads {SCHEMA} files, as 'collbench fit -o' writes them")
     lists: dict[str, list[Any]] = {}
-    for name in ("fits", "scaling", "sources", "notes", "overlaps"):
+    for name in ("fits", "scaling", "sources", "notes", "overlaps", "contention"):
         value = document.get(name, [])
         if not isinstance(value, list):
             raise InputError(f"{path}: {name} is not a list")
@@ -201,6 +228,7 @@ def _model_of(document: Any, path: str) -> Model:
         sources=tuple(source for source in lists["sources"] if isinstance(source, dict)),
         notes=tuple(map(str, lists["notes"])),
         overlaps=tuple(_numbered(lists["overlaps"], overlap_from_json, f"{path}: overlaps")),
+        contention=tuple(_numbered(lists["contention"], contention_from_json, f"{path}: contention")),
     )
 
 

@@ -23,6 +23,18 @@ def busbw_text(fit: Fit) -> str:
     return digits(fit.busbw_GBps) if fit.shows_bandwidth else f"> {digits(fit.busbw_GBps_interval[0])}"
 
 
+def busbw_interval_text(fit: Fit) -> str:
+    """Its 90 % interval; of a bandwidth that the sweep does not show nothing tells the upper end."""
+    low = fit.busbw_GBps_interval[0]
+    return interval(fit.busbw_GBps_interval) if fit.shows_bandwidth else f"[{digits(low)}, {UNKNOWN}]"
+
+
+def n_half_text(fit: Fit) -> str:
+    """n½; its low end where the bandwidth that it is half of is not shown."""
+    _, text, *_ = _size("", fit.n_half_bytes, fit.n_half_bytes_interval, shown=fit.shows_bandwidth)
+    return text
+
+
 def _block(fit: Fit) -> Iterator[str]:
     kind = kind_of_fit(fit)
     yield f"[[{kind.collective}, {kind.details}, {fit.timing}]]"
@@ -51,10 +63,14 @@ _HEAD = ("", "value", "unit", "90 % interval", "±")
 
 def _figures(fit: Fit) -> Iterator[tuple[str, ...]]:
     yield _figure("α", "us", fit.alpha_us, fit.alpha_us_interval)
-    yield _figure("busbw", "GB/s", fit.busbw_GBps, fit.busbw_GBps_interval)
-    yield _size("n½, half of algbw", fit.n_half_bytes, fit.n_half_bytes_interval)
+    shown = fit.shows_bandwidth
+    if shown:
+        yield _figure("busbw", "GB/s", fit.busbw_GBps, fit.busbw_GBps_interval)
+    else:
+        yield ("busbw", busbw_text(fit), "GB/s", busbw_interval_text(fit), UNKNOWN)
+    yield _size("n½, half of algbw", fit.n_half_bytes, fit.n_half_bytes_interval, shown=shown)
     if fit.size_90_bytes is not None:
-        yield _size("90 % of algbw", fit.size_90_bytes, fit.size_90_bytes_interval)
+        yield _size("90 % of algbw", fit.size_90_bytes, fit.size_90_bytes_interval, shown=shown)
     if len(fit.segments) == 1:
         return
     for number, segment in enumerate(fit.segments):
@@ -65,10 +81,12 @@ def _figures(fit: Fit) -> Iterator[tuple[str, ...]]:
         yield _figure("  algbw", "GB/s", segment.bandwidth_GBps, segment.bandwidth_GBps_interval)
 
 
-def _size(name: str, size_bytes: float, ends: Interval | None) -> tuple[str, ...]:
-    """A row of a size in bytes."""
+def _size(name: str, size_bytes: float, ends: Interval | None, *, shown: bool = True) -> tuple[str, ...]:
+    """A row of a size in bytes; of one that is not shown the low end is all that is known."""
     if ends is None:
-        return (name, format_size(size_bytes), "", UNKNOWN, "")
+        return (name, format_size(size_bytes) if shown else UNKNOWN, "", UNKNOWN, "")
+    if not shown:
+        return (name, f"> {format_size(ends[0])}", "", f"[{format_size(ends[0])}, {UNKNOWN}]", "")
     return (name, format_size(size_bytes), "", f"[{format_size(ends[0])}, {format_size(ends[1])}]", "")
 
 

@@ -10,7 +10,7 @@ from collbench.model.laws import Fit
 from collbench.model.store import Model
 from collbench.numbers import UNKNOWN, digits, interval, ms, percent
 from collbench.report.files import write_file
-from collbench.report.fit_text import busbw_text
+from collbench.report.fit_text import busbw_interval_text, busbw_text, n_half_text
 from collbench.report.gantt import timeline_figure
 from collbench.report.html import bullets, document, element, facts, folded, picture, section, table
 from collbench.report.panels import TIMINGS, Panel, Point, panels_of, plotted
@@ -122,8 +122,8 @@ def _fit_row(fit: Fit) -> tuple[str, ...]:
         {True: "in", False: "out"}.get(fit.in_place, UNKNOWN),  # type: ignore[arg-type]
         f"{fit.timing}{', alone' if fit.concurrent is False else ''}",
         f"{digits(fit.alpha_us)} {interval(fit.alpha_us_interval)}",
-        f"{busbw_text(fit)} {interval(fit.busbw_GBps_interval)}",
-        format_size(fit.n_half_bytes),
+        f"{busbw_text(fit)} {busbw_interval_text(fit)}",
+        n_half_text(fit),
         UNKNOWN if error.median is None or error.p90 is None else f"{error.median:.1f} / {error.p90:.1f}",
         str(fit.points),
     )

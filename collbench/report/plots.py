@@ -25,9 +25,9 @@ from collbench.report.canvas import (
     size_axis,
     time_axis,
 )
-from collbench.report.fit_text import busbw_text
+from collbench.report.fit_text import busbw_text, n_half_text
 from collbench.report.panels import TIMINGS, Panel
-from collbench.units import format_size, format_time_us
+from collbench.units import format_time_us
 
 # Full circles under open squares, full lines under dashes: both stay visible where the regimes agree.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -178,10 +178,8 @@ def _legend(axes: Axes, panel: Panel, label: Callable[[str, Fit | None], str]) -
 def _time_label(timing: str, fit: Fit | None) -> str:
     if fit is None:
         return f"{timing} (not fitted)"
-    return (
-        f"{timing}: α {format_time_us(fit.alpha_us)}, busbw {busbw_text(fit)} GB/s, "
-        f"n½ {format_size(fit.n_half_bytes)}" + _prior(fit)
-    )
+    alpha = format_time_us(fit.alpha_us)
+    return f"{timing}: α {alpha}, busbw {busbw_text(fit)} GB/s, n½ {n_half_text(fit)}" + _prior(fit)
 
 
 def _busbw_label(timing: str, fit: Fit | None) -> str:

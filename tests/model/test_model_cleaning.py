@@ -1,4 +1,4 @@
-"""Warm-ups, dips, unstable and contradictory measurements: set aside or kept, and always said."""
+"""Warm-ups, dips, peaks, unstable and contradictory measurements: set aside or kept, and always said."""
 
 from __future__ import annotations
 
@@ -53,14 +53,43 @@ def test_a_dip_that_repeats_confirm_stays_in_the_curve() -> None:
     assert dict(fit.curve)[2**26] == pytest.approx(1.01 * times[23])
 
 
-def test_steps_down_and_noise_are_no_dips() -> None:
+@pytest.mark.parametrize(("factor", "kept"), [(0.37, True), (0.2, False)])
+def test_a_peak_is_said_and_leaves_the_segments_alone(factor: float, kept: bool) -> None:
+    """No α–β line more than doubles the time at twice the size, nor falls."""
+    times = noisy(line_us(SIZES, 20, 25), 0.02, seed=1)
+    times[[9, 16]] *= factor, 0.25  # at 512 KiB time grows with the size
+    fit = only(fit_results(frame(sweep(times))))
+    assert (4096 in dict(fit.curve)) == kept
+    (note,) = [note for note in fit.notes if note.startswith("peak at 4 KiB")]
+    assert note.endswith("kept, left out of the segments" if kept else "set aside")
+    assert any(note.startswith("peak at 512 KiB") for note in fit.notes) and len(fit.notes) == 2
+    assert len(fit.segments) == 1
+    assert fit.alpha_us == pytest.approx(20, rel=0.03)
+    assert fit.busbw_GBps == pytest.approx(25 * 14 / 8, rel=0.03)
+
+
+def test_a_peak_that_repeats_confirm_stays_in_the_curve() -> None:
+    times = line_us(SIZES, 20, 25)
+    times[9] /= 8
+    fit = only(fit_results(frame(sweep(times), sweep(times * 1.02))))
+    assert dict(fit.curve)[4096] == pytest.approx(1.01 * times[9])
+
+
+def test_steps_down_and_noise_are_neither_dips_nor_peaks() -> None:
     step = np.where(SIZES <= 4096, 600.0, line_us(SIZES, 280, 1))
     assert only(fit_results(frame(sweep(step)))).notes == ()
     found = 0
     for seed in range(50):
         fit = only(fit_results(frame(sweep(noisy(line_us(SIZES, 20, 25), 0.1, seed)))))
-        found += sum(note.startswith("dip") for note in fit.notes)
+        found += sum(note.startswith(("dip", "peak")) for note in fit.notes)
     assert found <= 5
+
+
+@pytest.mark.parametrize(("small_us", "dip", "called"), [(40.0, 10, "8 KiB"), (5.0, 7, "1 KiB")])
+def test_between_a_dip_and_a_step_nothing_is_a_peak(small_us: float, dip: int, called: str) -> None:
+    times = np.where(SIZES <= 2048, small_us, line_us(SIZES, 20, 25))
+    times[dip] *= 6  # after a step down's first fast size; before a step up's last one
+    assert [note.split(":")[0] for note in only(fit_results(frame(sweep(times)))).notes] == [f"dip at {called}"]
 
 
 def test_unstable_measurements_are_left_out_where_others_of_the_size_remain() -> None:

@@ -196,6 +196,16 @@ def test_results_in_place_of_a_model_are_told_from_it(tmp_path: Path, capsys: py
     )
 
 
+def test_of_several_sizes_out_of_range_the_furthest_speaks(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "all_reduce", "--size", "1,3G,16G", "--model", model]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert [note.split(",")[0] for note in notes] == [
+        "collbench: note: below the smallest measured size",
+        "collbench: note: beyond the largest measured size",
+    ]
+    assert all("by more than 4×" in note for note in notes)
+
+
 def test_help_explains_the_two_bandwidths(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "--help"]) == 0
     out = capsys.readouterr().out

@@ -32,13 +32,15 @@ def sweeps() -> list:
 
 @needs_curves
 def test_held_out_sizes(sweeps: list) -> None:
-    """Linear interpolation reaches 1.8 / 18 % here, and nothing that was tried does better by more than chance."""
+    """Linear interpolation reaches 1.8 / 18 % here, and nothing that was tried does better by more than chance: whoever
+    knew the best method for each sweep would be at 1.9 / 16."""
     row = study.held_out_sizes(sweeps)
     median, p90 = row.figures(study.OURS)
     assert len(row.held) > 500
     assert median <= 1.9
     assert p90 <= 18.0
     assert 0.85 <= row.coverage <= 0.95
+    assert p90 <= 1.15 * row.figures(study.HINDSIGHT)[1]
 
 
 @needs_curves
@@ -53,11 +55,9 @@ def test_beyond_the_largest_size(factor: int, target: tuple[float, float], sweep
 @needs_curves
 @pytest.mark.parametrize("kind", [kind for kind in study.COUNT_ROWS if kind.target], ids=lambda kind: kind.question)
 def test_other_rank_counts(kind: object, sweeps: list) -> None:
-    """All the targets, but for all_gather from 2 nodes among the others: 7.2 % where 7 is to be reached."""
     row = study.other_counts(sweeps, kind)
     assert len(row.held) >= 30
-    slack = 1.05 if row.question == "all_gather, 16–64× the ranks" else 1.0
-    assert all(own <= slack * wanted for own, wanted in zip(row.figures(study.OURS), row.target, strict=True))
+    assert all(own <= wanted for own, wanted in zip(row.figures(study.OURS), row.target, strict=True))
     assert row.coverage >= 0.85
 
 

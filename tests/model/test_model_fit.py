@@ -190,6 +190,18 @@ def test_noise_of_repeats_widens_the_interval() -> None:
     assert 0.2 < spread(0.1) < 0.5  # 90 % of 10 % noise is ±16 %
 
 
+def test_runs_that_differ_at_all_sizes_widen_alpha_and_bandwidth() -> None:
+    """Their medians lie on one line, which tells nothing of how far the next run will be off it."""
+    apart = only(fit_results(frame(rows(), rows(alpha_us=40, bandwidth_GBps=12.5))).fits)
+    assert apart.alpha_us_interval[0] < 20 and apart.alpha_us_interval[1] > 40
+    assert apart.busbw_GBps_interval[0] < 12.5 * 7 / 4 and apart.busbw_GBps_interval[1] > 25 * 7 / 4
+    assert [note.split(":")[0] for note in apart.notes] == ["repeats differ at all sizes alike, as of unlike runs"]
+    for runs in (2, 6):  # noise of each size's own is in the scatter already
+        repeats = [sweep(noisy(line_us(SIZES, 20, 25), 0.1, seed)) for seed in range(runs)]
+        fit = only(fit_results(frame(*repeats)).fits)
+        assert not fit.notes and fit.alpha_us_interval[1] < 1.1 * fit.alpha_us
+
+
 def test_what_a_sweep_cannot_tell_is_noted() -> None:
     large = only(fit_results(frame(rows(SIZES[20:]))).fits)  # n½ is 500 kB
     small = only(fit_results(frame(rows(SIZES[:14]))).fits)

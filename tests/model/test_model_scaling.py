@@ -110,11 +110,55 @@ def test_other_nodes_for_as_many_ranks_cost_certainty_and_are_warned_of() -> Non
 
 @pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter", "all_to_all"])
 def test_one_count_of_a_divided_collective_scales_by_chunks_and_steps(collective: str) -> None:
-    model = fit_results(frame(measured(ring(1), [4], collective)))
+    model = fit_results(frame(measured(ring(1), [4], collective, backend="gloo")))
     asked = np.array([1e4, 1e6, 1e8])
     answer = model.time(collective, asked, nranks=16, nnodes=16)
     assert answer.time_us == pytest.approx(ring(1)(16, asked), rel=1e-6)
     assert not law_of(model).error_pct.held_out
+
+
+def calling(call_us: float) -> Law:
+    """A ring of 10 us a step whose call costs something beside its steps."""
+    return lambda n, sizes: call_us + (n - 1) * (10.0 + sizes / n / 10e3)
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+def test_a_ring_of_nccl_pays_for_its_call_once(collective: str) -> None:
+    """One count does not tell the call from the steps: NCCL's own base latency of a ring, 6.6 us, does."""
+    model = fit_results(frame(measured(calling(6.6), [4], collective)))
+    asked = np.array([1e3, 1e6, 1e8])
+    answer = model.time(collective, asked, nranks=64, nnodes=64)
+    assert answer.time_us == pytest.approx(calling(6.6)(64, asked), rel=1e-6)
+    short = fit_results(frame(measured(lambda n, sizes: (n - 1) * (1 + sizes / n / 10e3), [4], collective)))
+    assert law_of(short).call_us == pytest.approx(3 / 4, rel=0.01)  # no more than a step's: a fourth of the time
+
+
+@pytest.mark.parametrize(("call_us", "backend"), [(0.0, "nccl"), (6.6, "nccl"), (64.0, "nccl"), (64.0, "gloo")])
+def test_several_counts_tell_what_a_call_costs(call_us: float, backend: str) -> None:
+    model = fit_results(frame(measured(calling(call_us), [2, 4, 8], "all_gather", backend=backend)))
+    assert (law_of(model).algorithm, law_of(model).call_us or 0.0) == ("ring", call_us)
+    asked = np.array([1e3, 1e6, 1e8])
+    answer = model.time("all_gather", asked, nranks=64, nnodes=64)
+    assert answer.time_us == pytest.approx(calling(call_us)(64, asked), rel=0.01)
+
+
+@pytest.mark.parametrize("counts", [[4, 8], [2, 4, 8]])
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_does_not_turn_an_all_to_all_into_a_tree(counts: list[int], seed: int) -> None:
+    """A ring of fitted call and a tree of fitted depth both meet two counts; rings are what all_to_all usually is."""
+
+    def law(n: int, sizes: np.ndarray) -> np.ndarray:
+        return 10.0 + (n - 1) * (2.0 + sizes / n / 20e3)
+
+    def with_noise(n: int, sizes: np.ndarray) -> np.ndarray:
+        return np.asarray(noisy(law(n, sizes), 0.02, 99 * seed + n))
+
+    model = fit_results(frame(measured(with_noise, counts, "all_to_all")))
+    assert law_of(model).algorithm == "ring"
+    assert law_of(model).call_us == pytest.approx(10, rel=0.2)  # 8 and 11.3 are the steps it is looked for in first
+    asked = np.array([1e3, 1e6, 1e8])
+    answer = model.time("all_to_all", asked, nranks=64, nnodes=64)
+    assert answer.time_us == pytest.approx(law(64, asked), rel=0.08)
 
 
 def test_one_count_of_all_reduce_is_a_tree_of_nccl_and_a_ring_of_gloo() -> None:

@@ -13,6 +13,7 @@ from collbench.errors import InputError
 from collbench.model.fit import fit_results
 from collbench.model.slowdown import Overlap, Slowdown, find_slowdown, pool_overlaps
 from collbench.model.store import load_model
+from collbench.results_frame import read_results
 
 
 def record(comm: float | None = 1.5, compute: float | None = 1.25, **changes: Any) -> dict[str, Any]:
@@ -21,6 +22,10 @@ def record(comm: float | None = 1.5, compute: float | None = 1.25, **changes: An
         "group_ranks": list(range(8)), "size_bytes": 1024, "comm_slowdown": comm, "compute_slowdown": compute,
     }  # fmt: skip
     return made | changes
+
+
+def of_nccl(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [each | {"backend": "nccl"} for each in records]
 
 
 def overlap(comm: float = 1.5, compute: float = 1.25, **changes: Any) -> Overlap:
@@ -47,12 +52,12 @@ def test_passes_are_one_by_their_median_and_groups_by_the_slowest() -> None:
         record(1.7, 1.6),
     ]
     intra = {"group": "intra", "nranks": 2, "nnodes": 1}
-    assert pool_overlaps(records, {"r1": "nccl"}) == (overlap(1.2, 1.4, **intra), overlap(1.7, 1.6))
+    assert pool_overlaps(of_nccl(records)) == (overlap(1.2, 1.4, **intra), overlap(1.7, 1.6))
 
 
 def test_what_never_ran_beside_a_product_tells_nothing() -> None:
     records = [record(1.5, None), record(None, 1.5), record(nranks=1, group_ranks=[0])]
-    assert pool_overlaps(records, {"r1": "nccl"}) == ()
+    assert pool_overlaps(of_nccl(records)) == ()
 
 
 def test_factors_are_read_between_sizes_and_held_beyond_them() -> None:
@@ -95,6 +100,23 @@ def test_fit_carries_them_into_the_model_file(tmp_path: Path) -> None:
     assert factors(loaded.slowdown("all_reduce", 2048, "world", 8, 2, "nccl")) == (1.75, 1.375)
     assert factors(loaded.slowdown("all_reduce", 2048, "world", 8, 2)) == (1.75, 1.375)
     assert loaded.slowdown("all_gather", 2048, "world", 8, 2) is None
+
+
+def test_a_frame_carries_what_its_file_does(tmp_path: Path) -> None:
+    path = write_results(tmp_path / "one.jsonl", rows())
+    other = write_results(tmp_path / "two.jsonl", rows(run_id="r2", alpha_us=9, nranks=4), run_id="r2", backend="nccl")
+    for file, found in ((path, record()), (other, record(run_id="r2", nranks=4, size_bytes=4096))):
+        with file.open("a") as lines:
+            lines.write(json.dumps(found) + "\n")
+    frames = [read_results(path), read_results(other)]
+    assert len(frames[0]) == len(rows())  # a row per measurement, and none for these
+    assert fit_results(frames).to_dict() == fit_results(path, other).to_dict()
+    assert fit_results(frames[0], other).to_dict() == fit_results(path, other).to_dict()
+    # through what users do to frames
+    some = frames[0][frames[0].size_bytes > 64].sort_values("time_us").reset_index(drop=True)
+    assert fit_results(some).overlaps == (overlap(),)
+    assert fit_results(frames[0].assign(run_id="other")).overlaps == ()  # its runs are not in it any more
+    json.dumps(frames[0].attrs)  # as parquet keeps attributes
 
 
 def test_a_file_with_a_torn_last_line_keeps_its_own(tmp_path: Path) -> None:

@@ -81,6 +81,15 @@ def test_what_is_not_known_is_said() -> None:
     assert not {"90", "interval,", "break", "algbw"} & set(lines)
 
 
+def test_a_bandwidth_that_the_sweep_does_not_show_has_a_low_end_alone() -> None:
+    lines = lines_of(replace(FIT, curve=FIT.curve[:3]))
+    assert lines["busbw"] == "busbw > 42.9 GB/s [42.9, –] –"
+    assert lines["n½,"] == "n½, half of algbw > 1 MiB [1 MiB, –]"
+    assert lines["90"] == "90 % of algbw > 12 MiB [12 MiB, –]"
+    unknown = replace(FIT, curve=FIT.curve[:3], n_half_bytes_interval=None)
+    assert lines_of(unknown)["n½,"] == "n½, half of algbw – –"
+
+
 def test_what_is_hardly_known_has_no_percentage() -> None:
     nothing = replace(FIT, alpha_us=0.0, alpha_us_interval=(0.0, 3.0), segments=FIT.segments[1:])
     assert lines_of(nothing)["α"] == "α 0 us [0, 3.00] > 100 %"
