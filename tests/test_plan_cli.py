@@ -114,6 +114,15 @@ def test_a_model_of_one_collective_says_what_to_measure(capsys):
     assert code == 0 and "collbench run --collective" in out
 
 
+def test_what_more_nodes_need_and_no_model_has_is_said(capsys):
+    """The model is of one node's links."""
+    words = ["--model", "public:h100-8x1-nvswitch", "--memory", "80GB", "--strategy", "fsdp"]
+    _, out, _ = plan(capsys, SMALL, *words, "--nodes", "1,2")
+    (line,) = [line for line in out.splitlines() if "network is not in the model" in line]
+    assert line.startswith("note on 2 nodes: ")
+    assert "network" not in plan(capsys, SMALL, *words, "--nodes", "1")[1]
+
+
 @pytest.mark.parametrize(
     ("text", "nodes"),
     [

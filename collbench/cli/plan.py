@@ -132,7 +132,10 @@ def format_plan(plan: Plan) -> str:
     refused = [f"note: {each.count} configurations need {each.what}: {each.reason}" for each in plan.refused]
     notes = [f"note: {note}" for note in plan.notes]
     if plan.steps:
-        notes += [f"note on the first: {note}" for note in plan.steps[0].prediction.notes]
+        told, most = plan.steps[0].prediction.notes, plan.scaling[-1].configuration
+        notes += [f"note on the first: {note}" for note in told]
+        farthest = next(step for step in plan.steps if step.configuration == most)
+        notes += [f"note on {_nodes(most)}: {note}" for note in farthest.prediction.notes if note not in told]
     parts.append("\n".join([*refused, *notes]))
     return "\n\n".join(parts)
 

@@ -19,6 +19,7 @@ from collbench.validate.compare import check_strategy, parse_tolerance
 
 # The options that the real step takes too.
 _REAL = ("bucket_cap_mb", "comm_hook", "accumulate", "grad_sync", "reshard_after_forward", "mesh")
+_NARROWER = {"strategy": "ddp (default), fsdp or hsdp", "bucket_cap_mb": "ddp: a single one (unset: 25, the first 1)"}
 
 EPILOG = """\
 The real step is torch's own DistributedDataParallel or fully_shard over the workload's tensors; its computation is
@@ -36,7 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, default=20, metavar="N", help="measured steps (default 20), after 4 to warm up"
     )
-    add_step_flags(parser)
+    for flag in add_step_flags(parser)._group_actions:
+        if flag.dest not in (*_REAL, "strategy"):
+            flag.help = argparse.SUPPRESS  # _check_step refuses it
+        flag.help = _NARROWER.get(flag.dest, flag.help)
     job = parser.add_argument_group("the job")
     job.add_argument("--backend", choices=["nccl", "gloo"], help="default: nccl where there are GPUs")
     job.add_argument("--nproc", type=int, metavar="N", help="ranks to start here (default: as collbench run)")

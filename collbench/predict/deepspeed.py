@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,6 @@ from collbench.errors import InputError, one_of
 _IRRELEVANT = {
     "": frozenset(
         [
-            "train_batch_size",
-            "train_micro_batch_size_per_gpu",
             "steps_per_print",
             "wall_clock_breakdown",
             "memory_breakdown",
@@ -109,7 +108,15 @@ _OFF: dict[str, dict[str, tuple[Any, ...]]] = {
     "bf16": {},
 }
 _USED = {
-    "": ("zero_optimization", "fp16", "bf16", "gradient_accumulation_steps", "communication_data_type"),
+    "": (
+        "zero_optimization",
+        "fp16",
+        "bf16",
+        "gradient_accumulation_steps",
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "communication_data_type",
+    ),
     "zero_optimization": (
         "stage",
         "reduce_bucket_size",
@@ -130,7 +137,8 @@ class DeepSpeed:
     """What of a config decides about communication; `*_numel` count elements.
 
     dtype: fp16 or bf16 parameters, None where the workload's own stay.  comm_dtype: what gradients are sent in, None
-    for their own.
+    for their own.  accumulate, micro_batch, train_batch: micro-batches a step, samples of one on a rank, samples of a
+    step on all ranks; None where the config leaves it open.
     """
 
     stage: int = 0
@@ -142,7 +150,9 @@ class DeepSpeed:
     reuse_numel: int = 1_000_000_000
     dtype: str | None = None
     comm_dtype: str | None = None
-    accumulate: int = 1
+    accumulate: int | None = None
+    micro_batch: int | None = None
+    train_batch: int | None = None
 
     @property
     def strategy(self) -> str:
@@ -153,6 +163,28 @@ class DeepSpeed:
     def overlaps(self) -> bool:
         """DeepSpeed's own choice where the config has none: stage 3 alone."""
         return self.stage == 3 if self.overlap_comm is None else self.overlap_comm
+
+    def accumulates(self, nranks: int) -> int:
+        """Micro-batches per step on so many ranks, by the rules of DeepSpeed's _set_batch_related_parameters.
+
+        Raises InputError where the three batch sizes do not go together, which DeepSpeed refuses.
+        """
+        if self.train_batch is None:
+            return self.accumulate or 1
+        known = {
+            "train_micro_batch_size_per_gpu": self.micro_batch,
+            "gradient_accumulation_steps": self.accumulate if self.accumulate or self.micro_batch else 1,
+            "ranks": nranks,
+        }
+        factors = {name: count for name, count in known.items() if count is not None}
+        others, rest = divmod(self.train_batch, prod(factors.values()))
+        if rest or not others or (len(factors) == len(known) and others != 1):
+            relation = "" if len(factors) == len(known) else "a multiple of "
+            raise InputError(
+                f"train_batch_size = {self.train_batch} is not {relation}{' x '.join(factors)} = "
+                f"{' x '.join(map(str, factors.values()))}: DeepSpeed refuses that: change the config or the ranks"
+            )
+        return factors.get("gradient_accumulation_steps", others)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> DeepSpeed:
@@ -185,7 +217,9 @@ class DeepSpeed:
             reuse_numel=zero.count("stage3_max_reuse_distance", usual.reuse_numel),
             dtype=find_dtype(on[0]).name if on else None,
             comm_dtype=config.dtype("communication_data_type"),
-            accumulate=config.count("gradient_accumulation_steps", usual.accumulate, least=1),
+            accumulate=config.batch("gradient_accumulation_steps"),
+            micro_batch=config.batch("train_micro_batch_size_per_gpu", auto=True),
+            train_batch=config.batch("train_batch_size", auto=True),
         )
 
 
@@ -194,16 +228,19 @@ class _Table:
 
     def __init__(self, table: Any, name: str, where: str) -> None:
         self._where = f"{where}: {name}." if name else f"{where}: "
+        self._in = f"{where}: {name}: " if name else f"{where}: "
         if not isinstance(table, Mapping):
             raise InputError(f"{where}: {name or 'the config'} = {table!r} must be an object")
         self._table, self._source = table, where
         known = [*_USED[name], *_OFF[name], *sorted(_IRRELEVANT[name])]
         for key, value in table.items():
             if key not in known:
-                raise InputError(f"{self._where}{one_of('key', key, known)}")
+                raise InputError(f"{self._in}{one_of('key', key, known)}")
             off = _OFF[name].get(key)
             if off is not None and not any(_same(value, each) for each in off):
-                raise InputError(f"{self._where}{key} = {value!r}: is not predicted, only {off[0]!r}")
+                raise InputError(
+                    f"{self._where}{key} = {json.dumps(value)}: is not predicted, only {json.dumps(off[0])}"
+                )
 
     def table(self, key: str) -> _Table:
         """A table in this one; empty where it is missing."""
@@ -217,6 +254,11 @@ class _Table:
             limits = f" from {least} to {most}" if most is not None else f", {least} or more"
             raise self._bad(key, value, f"a whole number{limits}")
         return int(value)
+
+    def batch(self, key: str, *, auto: bool = False) -> int | None:
+        """A number of samples or of micro-batches. auto: whether "auto", a launcher's to fill in, leaves it open."""
+        value = self._table.get(key)
+        return None if value is None or (auto and value == "auto") else self.count(key, 1, least=1)
 
     def flag(self, key: str, default: bool | None) -> bool | None:
         value = self._table.get(key, default)

@@ -7,17 +7,19 @@ torch's own FSDPMemTracker in tests/predict/test_memory_torch.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from collbench.dtypes import find_dtype
 from collbench.predict.ddp import reduced_buckets
 from collbench.predict.fsdp import regather_group
 from collbench.predict.options import Options
+from collbench.predict.order import captured_order, gathered_once
 from collbench.predict.placement import Placement
 from collbench.predict.strategies import Strategy
-from collbench.predict.units import Unit, split_units
+from collbench.predict.units import ROWS, Unit, split_units
 from collbench.predict.workload import Workload
-from collbench.predict.zero import division_of
+from collbench.predict.zero import division_of, reused_units
 
 GB = 1e9
 
@@ -64,11 +66,13 @@ def ledger(workload: Workload, strategy: Strategy, placement: Placement, options
     if "parameters" in strategy.divides:
         config = options.deepspeed
         division = strategy.division if config is None else division_of(config)
-        root, units = split_units(workload, placement.shard.nranks, division)
-        some = [unit for unit in (root, *units) if unit]
+        root, found = split_units(workload, placement.shard.nranks, division)
+        units = {position: unit for position, unit in enumerate(found) if unit}
+        some = [*([root] if root else []), *units.values()]
         numel = sum(unit.gather_numel / share["parameters"] + unit.whole_numel for unit in some)
         trained = sum(unit.reduce_numel for unit in some)
-        moving = _sharded(workload, root, [unit for unit in units if unit], placement, options)
+        stay = _staying(workload, division == ROWS, units, options)
+        moving = _sharded(workload, root, units, stay, placement, options)
     else:
         buffers = _bucket_bytes(workload, strategy, options)
         moving = _Moving(gathered=0, kept=0, buffers=buffers, peak=buffers)
@@ -114,44 +118,69 @@ def _bucket_bytes(workload: Workload, strategy: Strategy, options: Options) -> f
     return copies * find_dtype(workload.grad_dtype).itemsize + (largest if options.comm_hook else 0)
 
 
+def _staying(workload: Workload, captures: bool, units: Mapping[int, Unit], options: Options) -> set[int]:
+    """The positions of units that stay gathered from their forward to their backward.
+
+    captures: whether the strategy plays what was captured; each unit may have been given its own way to reshard then.
+    """
+    if options.deepspeed is not None:
+        return reused_units(units, options.deepspeed)
+    if captures and workload.captured is not None and workload.captured.is_fsdp_of(options):
+        return gathered_once(captured_order(workload, workload.captured))
+    return set(units) if options.reshard_after_forward is False else set()
+
+
 def _sharded(
-    workload: Workload, root: Unit | None, units: list[Unit], placement: Placement, options: Options
+    workload: Workload,
+    root: Unit | None,
+    by_position: Mapping[int, Unit],
+    stay: set[int],
+    placement: Placement,
+    options: Options,
 ) -> _Moving:
     """Of units in a row, in three moments of each: its gather is copied out; it computes backward; it is reduced.
 
     In backward the next gather waits for nothing, so its output is there already. Gradients are whole in the type of
-    parameters, and once more where they are sent. The root's wait for the end of backward.
+    parameters, and once more where they are sent. The root's wait for the end of backward. Units that `stay` are there
+    from their forward to their backward.
     """
     regather, shards = regather_group(options, placement), placement.shard.nranks
     ahead = max(1, options.forward_ahead), options.backward_ahead
-    root_bytes, sizes = (root.gather_bytes if root else 0), [unit.gather_bytes for unit in units]
+    units, root_bytes = list(by_position.values()), (root.gather_bytes if root else 0)
+    sizes = [unit.gather_bytes for unit in units]
+    freed = [0 if position in stay else size for position, size in zip(by_position, sizes, strict=True)]
     param_size, reduce_size = (find_dtype(dtype).itemsize for dtype in (workload.param_dtype, workload.reduce_dtype))
     waiting = not options.grad_sync and options.accumulate > 1  # unsharded gradients of all micro-batches
     root_gradients = root.reduce_numel * (reduce_size if waiting else param_size) if root else 0
+    sent = [unit.reduce_bytes for unit in units]
+    root_sent, bucket = (root.reduce_bytes if root else 0), 0
+    if options.deepspeed is not None:  # gradients go into one bucket, made once (_setup_for_real_optimizer)
+        sent, root_sent = [0] * len(units), 0
+        bucket = options.deepspeed.reduce_bucket_numel * find_dtype(workload.grad_dtype).itemsize
 
     gathered: list[float] = [root_bytes]
-    held: list[float] = [root_gradients + (root.reduce_bytes if root else 0)]  # when the root is reduced
-    buffers: list[float] = [root_gradients + (root.reduce_bytes if root else 0)]
-    before = sum(sizes)
+    held: list[float] = [root_gradients + root_sent]  # when the root is reduced
+    buffers: list[float] = [root_gradients + root_sent]
+    staying = sum(sizes) - sum(freed)
     summed = sum(unit.reduce_numel for unit in units) * reduce_size if waiting else 0
     reducing = 0.0  # the reduce-scatter before this one
     for index in reversed(range(len(units))):
         unit = units[index]
-        before -= sizes[index]  # of the units before this one
-        prefetched = sum(sizes[max(0, index - ahead[1]) : index]) if regather else before
-        copied_out = sizes[index] + (sum(sizes[max(0, index - ahead[0]) : index]) if regather else 0)
+        staying -= sizes[index] - freed[index]  # of the units before this one
+        prefetched = staying + sum(freed[max(0, index - ahead[1]) : index])
+        copied_out = sizes[index] + staying + sum(freed[max(0, index - ahead[0]) : index])
         whole = unit.reduce_numel * param_size + root_gradients + summed
-        shard = unit.reduce_bytes / shards if options.accumulate > 1 and not waiting else 0  # added to the others
+        shard = sent[index] / shards if options.accumulate > 1 and not waiting else 0  # added to the others
         gathered.append(root_bytes + sizes[index] + prefetched)
-        buffers += [whole + reducing, whole + unit.reduce_bytes + shard]
+        buffers += [whole + reducing, whole + sent[index] + shard]
         held += [
-            root_bytes + sizes[index] + copied_out + (0 if regather else before),
+            root_bytes + sizes[index] + copied_out,
             root_bytes + sizes[index] + prefetched + whole + reducing,
-            root_bytes + prefetched + whole + unit.reduce_bytes + shard,
+            root_bytes + prefetched + whole + sent[index] + shard,
         ]
         summed -= unit.reduce_numel * reduce_size if waiting else 0
-        reducing = unit.reduce_bytes
+        reducing = sent[index]
     kept = 0.0
     if regather is not None and regather != placement.shard:
         kept = (root_bytes + sum(sizes)) / regather.nranks
-    return _Moving(gathered=max(gathered), kept=kept, buffers=max(buffers), peak=kept + max(held))
+    return _Moving(gathered=max(gathered), kept=kept, buffers=bucket + max(buffers), peak=kept + bucket + max(held))

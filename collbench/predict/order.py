@@ -8,6 +8,7 @@ gradient, prefetching as the user set it) is in the captured order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -80,6 +81,15 @@ def captured_order(workload: Workload, captured: Captured) -> list[Item]:
         if word in _KINDS and name in positions:
             order.append(Item(_KINDS[word], positions[name]))
     return order
+
+
+def gathered_once(order: Sequence[Item]) -> set[int]:
+    """The positions whose backward computes with what their forward gathered: `fully_shard` keeps them until then.
+
+    A unit that backward does not reach is gathered once too, and freed behind its forward.
+    """
+    gathers = Counter(item.at for item in order if item.kind == "gather")
+    return {item.at for item in order if item.kind == "backward" and gathers[item.at] == 1 and item.at != ROOT}
 
 
 def _first_reached(workload: Workload) -> int:

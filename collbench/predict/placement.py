@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import lcm
 from typing import NamedTuple
 
 from collbench.errors import InputError
@@ -58,8 +59,7 @@ class Placement:
             return self.world
         if shards == self.ranks_per_node and self.nodes > 1:
             return Group(name="inter", nranks=self.nodes, nnodes=self.nodes)
-        members = range(0, self.nranks, shards)
-        nnodes = len({rank // self.ranks_per_node for rank in members})
+        nnodes = min(self.replicas, self.nodes)  # members are apart by less than a node, or each is on another one
         return Group(name=f"{_mesh_name(self.nranks, shards)}:replicate", nranks=self.replicas, nnodes=nnodes)
 
     def consecutive(self, nranks: int) -> Group:
@@ -68,9 +68,10 @@ class Placement:
             return self.world
         if nranks == self.ranks_per_node:
             return Group(name="intra", nranks=nranks, nnodes=1)
+        repeats = lcm(nranks, self.ranks_per_node)  # from here on groups lie as the first ones do
         nnodes = max(
             (first + nranks - 1) // self.ranks_per_node - first // self.ranks_per_node + 1
-            for first in range(0, self.nranks, nranks)
+            for first in range(0, min(self.nranks, repeats), nranks)
         )
         return Group(name=f"{_mesh_name(self.nranks, nranks)}:shard", nranks=nranks, nnodes=nnodes)
 

@@ -71,12 +71,13 @@ def plan_step(
     least_ms, refused = times.least_ms(fitting)
     if fitting and not least_ms:
         raise InputError(refused[0].reason)
-    search = _Search(times, least_ms)
+    search = _Search(times, least_ms, total_GB)
     steps = [
         _planned(each, times, model, search, total_GB[each], peak_TFLOPS)
         for count in space.nodes
         for each in search.fastest(search.of_nodes(count), top)
     ]
+    steps.sort(key=lambda step: (_nanoseconds(step.prediction.step_ms), step.total_GB))
     nearest = min(tried, key=lambda each: total_GB[each])
     return Plan(
         workload=workload.name,
@@ -85,20 +86,26 @@ def plan_step(
         accumulate=accumulate,
         tried=len(tried),
         fitting=len(fitting),
-        # Steps that agree to a nanosecond are as fast as one another: the one that needs less memory is first.
-        steps=tuple(sorted(steps, key=lambda step: (round(step.prediction.step_ms, 6), step.total_GB))),
+        steps=tuple(steps),
         scaling=_scaling(steps, times, accumulate),
         nearest=None if fitting else Needed(configuration=nearest, total_GB=total_GB[nearest]),
         refused=refused,
-        notes=_notes(workload, activations_GB, space.nodes, steps, tried),
+        notes=_notes(workload, activations_GB, peak_TFLOPS, space.nodes, steps, tried),
     )
+
+
+def _nanoseconds(step_ms: float) -> int:
+    """Steps that agree to a nanosecond are as fast as one another: the one that needs less memory is better."""
+    return round(step_ms * 1e6)
 
 
 class _Search:
     """Finds the fastest of some configurations, and plays no more of them than it must."""
 
-    def __init__(self, times: StepTimes, least_ms: dict[Configuration, float]) -> None:
-        self._times, self._least_ms = times, least_ms
+    def __init__(
+        self, times: StepTimes, least_ms: dict[Configuration, float], total_GB: dict[Configuration, float]
+    ) -> None:
+        self._times, self._least_ms, self._total_GB = times, least_ms, total_GB
         self._values: dict[tuple[str, str], dict[tuple[type, Any], None]] = {}  # of each strategy's knobs
         for each in least_ms:
             for knob in each.knobs:
@@ -111,13 +118,13 @@ class _Search:
     def fastest(self, some: Iterable[Configuration], count: int) -> list[Configuration]:
         """The `count` fastest, in order: once as many are faster than what the next one takes at least, no other is."""
         order = sorted(some, key=lambda each: self._least_ms[each])
-        found: list[tuple[float, int]] = []
+        found: list[tuple[int, float, int]] = []
         for place, each in enumerate(order):
-            if len(found) == count and self._least_ms[each] >= found[-1][0]:
+            if len(found) == count and _nanoseconds(self._least_ms[each]) > found[-1][0]:
                 break
-            insort(found, (self._times.step_ms(each), place))
+            insort(found, (_nanoseconds(self._times.step_ms(each)), self._total_GB[each], place))
             del found[count:]
-        return [order[place] for _, place in found]
+        return [order[place] for _, _, place in found]
 
     def changes(self, configuration: Configuration) -> tuple[Change, ...]:
         """The best other value of every knob; the least costly change first."""
@@ -162,7 +169,7 @@ def _planned(
 
 
 def _scaling(steps: Sequence[PlannedStep], times: StepTimes, accumulate: int) -> tuple[Scaling, ...]:
-    """The fastest of each number of nodes, ascending; `steps` has each number's fastest first."""
+    """The best of each number of nodes, ascending; `steps` has each number's best first."""
     best: dict[int, PlannedStep] = {}
     for step in steps:
         best.setdefault(step.configuration.nodes, step)
@@ -179,7 +186,7 @@ def _scaling(steps: Sequence[PlannedStep], times: StepTimes, accumulate: int) ->
 
     alone = rank_seconds(first)
     rows = []
-    for nodes, step in best.items():
+    for nodes, step in sorted(best.items()):
         together = rank_seconds(step)
         rows.append(
             Scaling(
@@ -208,6 +215,7 @@ def _ratio(first: float, other: float) -> float:
 def _notes(
     workload: Workload,
     activations_GB: float,
+    peak_TFLOPS: float | None,
     nodes: Sequence[int],
     steps: Sequence[PlannedStep],
     tried: Sequence[Configuration],
@@ -216,6 +224,8 @@ def _notes(
         f"{activations_GB:g} GB of activations as given" if activations_GB else "no activations: give --activations-GB"
     )
     notes = [f"memory counts parameters, gradients, optimizer state and gathered units, and {kept}"]
+    if peak_TFLOPS is not None and any(step.mfu is None for step in steps):
+        notes.append("no MFU: the workload has no flops_per_token, tokens_per_micro_batch or times")
     missing = sorted(set(nodes) - {step.configuration.nodes for step in steps})
     if missing and steps:
         notes.append(f"nothing fits, or can be answered, on so many nodes: {', '.join(map(str, missing))}")

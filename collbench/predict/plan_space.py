@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import isqrt
 
 from collbench.errors import InputError
 from collbench.predict.buckets import ddp_buckets
@@ -99,6 +100,13 @@ def configurations(workload: Workload, space: Space) -> list[Configuration]:
                     ]
                 else:
                     found += [replace(base, bucket_cap_mb=cap) for cap in caps]
+    taken = {each.reshard_after_forward for each in found if _is_number(each.reshard_after_forward)}
+    for reshard in space.reshards:
+        if _is_number(reshard) and reshard not in taken:
+            raise InputError(
+                f"reshard_after_forward = {reshard} must be above 1 and a divisor of the shard degree, below it, and "
+                "none of these strategies, meshes and numbers of nodes has such a degree: leave it out"
+            )
     if not found:
         raise InputError("no configuration is left: these strategies, meshes and numbers of nodes do not go together")
     return found
@@ -110,7 +118,8 @@ def meshes_of(placement: Placement) -> list[Mesh]:
     1xS is fsdp, and Rx1 is ddp.
     """
     nranks, per_node = placement.nranks, placement.ranks_per_node
-    degrees = [shards for shards in range(2, nranks // 2 + 1) if nranks % shards == 0]
+    low = [shards for shards in range(2, isqrt(nranks) + 1) if nranks % shards == 0]
+    degrees = sorted({*low, *(nranks // shards for shards in low)})
     return [(nranks // shards, shards) for shards in degrees if per_node % shards == 0 or shards % per_node == 0]
 
 
@@ -154,16 +163,19 @@ def _check(space: Space, strategies: Sequence[str]) -> None:
         find_strategy(strategy, Options())
     for count in (*space.nodes, space.ranks_per_node, *space.layers_per_unit):
         check_count("each number of nodes, of ranks per node and of layers per unit", count)
-    for option, chosen in (
-        ("bucket_cap_mb", space.bucket_caps_mb),
-        ("reshard_after_forward", space.reshards),
-        ("reshard_after_forward", space.layers_per_unit),
-        ("mesh", space.meshes),
-    ):
+    choices: tuple[tuple[str, str, Sequence[object]], ...] = (
+        ("bucket_cap_mb", "bucket_cap_mb", space.bucket_caps_mb),
+        ("reshard_after_forward", "reshard_after_forward", space.reshards),
+        ("layers_per_unit", "reshard_after_forward", space.layers_per_unit),
+        ("mesh", "mesh", [f"{replicas}x{shards}" for replicas, shards in space.meshes]),
+    )
+    for name, option, chosen in choices:
         if chosen and not any(_takes(strategy, option) for strategy in strategies):
-            takers = [name for name, entry in STRATEGIES.items() if option in entry.options]
-            words = ", ".join(map(str, chosen))
-            raise InputError(f"{words}: no use to {', '.join(strategies)}: leave it out, or add {', '.join(takers)}")
+            takers = [taker for taker, entry in STRATEGIES.items() if option in entry.options]
+            raise InputError(
+                f"{name} {', '.join(map(str, chosen))}: no use to {', '.join(strategies)}: "
+                f"leave it out, or add {', '.join(takers)}"
+            )
     for replicas, shards in space.meshes:
         if all(replicas * shards != nodes * space.ranks_per_node for nodes in space.nodes):
             counts = ", ".join(str(nodes * space.ranks_per_node) for nodes in space.nodes)

@@ -52,15 +52,15 @@ def predict_step(
     Raises InputError for a value or an option that does not fit, and for what the model cannot answer.
     """
     workload, model = loaded(workload, model)
+    nodes, ranks_per_node = layout_of(model, nodes, ranks_per_node)
     if deepspeed is not None:
         config = DeepSpeed.from_dict(deepspeed) if isinstance(deepspeed, Mapping) else DeepSpeed.read(deepspeed)
-        strategy, choices = _configured(config, strategy, choices)
+        strategy, choices = _configured(config, strategy, choices, place(nodes, ranks_per_node).nranks)
         workload = in_its_types(workload, config)
     strategy = strategy or "ddp"
     options = Options(**choices)
     chosen = find_strategy(strategy, options)
     check_trains(workload)
-    nodes, ranks_per_node = layout_of(model, nodes, ranks_per_node)
     flat = "mesh" not in chosen.options
     placement = place(nodes, ranks_per_node) if flat else place_mesh(nodes, ranks_per_node, options.mesh)
     costs = Costs(model, timing, slowdown=slowdown)
@@ -125,16 +125,19 @@ def predict_step(
     )
 
 
-def _configured(config: DeepSpeed, strategy: str | None, choices: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _configured(
+    config: DeepSpeed, strategy: str | None, choices: dict[str, Any], nranks: int
+) -> tuple[str, dict[str, Any]]:
     """Strategy and options as a config has them; InputError where they were given otherwise."""
     if strategy not in (None, config.strategy):
         raise InputError(f"strategy {strategy}, but the DeepSpeed config has stage {config.stage}: leave one out")
-    if choices.get("accumulate", 1) not in (1, config.accumulate):
+    accumulate = config.accumulates(nranks)
+    if choices.get("accumulate", 1) not in (1, accumulate):
         raise InputError(
             f"accumulate = {choices['accumulate']}, but the DeepSpeed config has gradient_accumulation_steps = "
-            f"{config.accumulate}: leave one out"
+            f"{accumulate}: leave one out"
         )
-    return config.strategy, choices | {"accumulate": config.accumulate, "deepspeed": config}
+    return config.strategy, choices | {"accumulate": accumulate, "deepspeed": config}
 
 
 def shared_play(tasks: Sequence[Task], costs: Costs, *, slows: bool) -> Play | None:

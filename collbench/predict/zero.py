@@ -12,6 +12,7 @@ stage 3     whole layers are gathered, where DeepSpeed goes module by module and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -23,13 +24,29 @@ from collbench.predict.options import Options
 from collbench.predict.order import ROOT, Item, planned_order
 from collbench.predict.placement import Placement
 from collbench.predict.timeline import COMM, COMPUTE, Call, Schedule
-from collbench.predict.units import Division
+from collbench.predict.units import Division, Unit
 from collbench.predict.workload import Workload, backward_ms
 
 
 def division_of(config: DeepSpeed) -> Division:
     """How stage 3 divides parameters."""
     return Division(padded="tensors", whole_numel=config.persistence_numel)
+
+
+def reused_units(units: Mapping[int, Unit], config: DeepSpeed) -> set[int]:
+    """The positions of stage 3's units that stay gathered until their backward.
+
+    Fewer than `reuse_numel` elements of other units lie between.
+    """
+    kept = set()
+    between = 0
+    for position in sorted(units, reverse=True):
+        if position == ROOT:
+            continue
+        if between < config.reuse_numel:
+            kept.add(position)
+        between += 2 * units[position].gather_numel
+    return kept
 
 
 def in_its_types(workload: Workload, config: DeepSpeed) -> Workload:
@@ -138,7 +155,7 @@ class _Sharded(Builder):
         """Without the second gathers of units that are used again too soon to be released."""
         self.options = replace(self.options, prefetch=self._prefetches, deepspeed=None)
         order = planned_order(self.workload, ROOT in self.units, has_unit, self.options)
-        kept = self._kept()
+        kept = reused_units(self.units, self.config)
         seen: set[int] = set()
         found = []
         for item in order:
@@ -154,17 +171,6 @@ class _Sharded(Builder):
         largest = max((unit.gather_numel for unit in self.units.values()), default=0)
         room = self.config.max_live_numel > largest
         return self.config.overlaps and self.config.prefetch_numel > 0 and room
-
-    def _kept(self) -> set[int]:
-        """Units whose next use, in backward, is fewer than `reuse_numel` elements of other units away."""
-        kept = set()
-        between = 0
-        for position in reversed(range(len(self.layers))):
-            if position in self.units:
-                if between < self.config.reuse_numel:
-                    kept.add(position)
-                between += 2 * self.units[position].gather_numel
-        return kept
 
     def _merge_reductions(self) -> None:
         """Gradients of consecutive units go in one call, as many as a bucket takes."""

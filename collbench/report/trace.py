@@ -74,7 +74,7 @@ def _described(bar: Placed, computing: list[Span]) -> tuple[str, dict[str, Any]]
     if not isinstance(call, Call):
         return bar.task.phase, {"phase": bar.task.phase}
     exposed_ms = round(length(outside(_span(bar), computing)), _DIGITS)
-    hidden_ms = round(bar.end_ms - bar.start_ms - exposed_ms, _DIGITS)
+    hidden_ms = round(bar.end_ms - bar.start_ms - exposed_ms, _DIGITS) + 0.0  # -0.0 is 0
     state = "hidden" if not exposed_ms else "exposed" if not hidden_ms else "partly exposed"
     return state, {
         "collective": call.collective,

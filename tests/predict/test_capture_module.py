@@ -151,6 +151,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch_models import Gpt2, llama_four_layers, tokens
 
+def on_the_cpu():
+    model = nn.Linear(6, 6, device="cpu")
+    model.register_buffer("scale", torch.ones(6, device="cpu"))
+    return model, torch.zeros(2, 6)
+
 def nested():
     model, x = llama_four_layers()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -262,6 +267,11 @@ def test_tied_modules_are_one_unit(users):
     assert [unit for unit, *_ in calls(workload, "all_gather")].count("wte") == 2
     assert calls(workload, "reduce_scatter")[-1][0] == "wte"  # its input is data: reduced when all is over
     assert "lm_head" not in {layer.name for layer in workload.layers}
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_function_may_name_a_device_itself(users, strategy):
+    assert of_user(users, "on_the_cpu", strategy).numel == 42
 
 
 def test_a_unit_fed_with_data_is_reduced_after_the_root(users):

@@ -39,6 +39,18 @@ def test_meshes_multiply_to_the_ranks_and_straddle_no_node(nodes, ranks_per_node
     assert meshes_of(Placement(nodes=nodes, ranks_per_node=ranks_per_node)) == meshes
 
 
+@pytest.mark.parametrize("ranks_per_node", [1, 3, 4, 6, 8])
+def test_groups_span_as_many_nodes_as_their_ranks_are_on(ranks_per_node):
+    for nodes in range(1, 10):
+        nranks = nodes * ranks_per_node
+        for shards in (each for each in range(2, nranks) if nranks % each == 0):
+            made = Placement(nodes=nodes, ranks_per_node=ranks_per_node, replicas=nranks // shards)
+            groups = [range(first, first + shards) for first in range(0, nranks, shards)]
+            most = max(len({rank // ranks_per_node for rank in group}) for group in groups)
+            assert made.shard.nnodes == most
+            assert made.replicate.nnodes == len({rank // ranks_per_node for rank in range(0, nranks, shards)})
+
+
 def test_every_strategy_with_all_of_its_knobs():
     counts = Counter(each.strategy for each in chosen())
     # the smallest cap already makes one bucket of everything
@@ -84,13 +96,14 @@ def test_what_torch_issued_holds_for_units_of_one_layer():
     ("space", "message"),
     [
         ({"strategies": ("dpp",)}, "did you mean"),
-        ({"strategies": ("ddp",), "layers_per_unit": (2,)}, "no use to ddp"),
-        ({"strategies": ("fsdp",), "bucket_caps_mb": (25.0,)}, "no use to fsdp"),
-        ({"strategies": ("fsdp",), "meshes": ((2, 4),)}, "no use to fsdp"),
+        ({"strategies": ("ddp",), "layers_per_unit": (2,)}, "^layers_per_unit 2: no use to ddp"),
+        ({"strategies": ("fsdp",), "bucket_caps_mb": (25.0,)}, "^bucket_cap_mb 25.0: no use to fsdp"),
+        ({"strategies": ("fsdp",), "meshes": ((2, 4),)}, "^mesh 2x4: no use to fsdp"),
         ({"meshes": ((2, 4), (2, 3))}, "mesh 2x3 has 6 ranks, but the layouts have 8"),
         ({"nodes": (0,)}, "number of nodes"),
         ({"bucket_caps_mb": (-1.0,)}, "bucket_cap_mb"),
-        ({"strategies": ("fsdp",), "reshards": (3,)}, "no configuration is left"),
+        ({"strategies": ("fsdp",), "reshards": (None, 3)}, "reshard_after_forward = 3 must be"),
+        ({"strategies": ("fsdp1",), "reshards": (2,)}, "reshard_after_forward = 2 must be"),
     ],
 )
 def test_choices_that_cannot_be(space, message):

@@ -89,6 +89,11 @@ def test_tokens_flops_and_mfu():
     assert plan(strategies=("ddp",)).steps[0].mfu is None
 
 
+def test_an_mfu_that_cannot_be_is_said():
+    assert not any("MFU" in note for note in plan(peak_TFLOPS=1.0, strategies=("ddp",)).notes)
+    assert any("no MFU" in note for note in plan(MANY, peak_TFLOPS=1.0, strategies=("ddp",)).notes)
+
+
 @pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_the_ranking_is_that_of_predicting_everything(backend):
     model = FakeModel(ms_per_MB=3.0, alpha_ms=0.2, nodes=2, ranks_per_node=4, backend=backend)
@@ -152,6 +157,23 @@ def test_scaling_is_told_apart():
     assert [row.weak for row in found.scaling] == [1.0, 1.0, 1.0]
     alone, four, here = (2 * 51.0, 4 * 27.0, 16 * 9.0)  # 8, 4 and 1 micro-batches of 6 ms, and 3 ms behind them
     assert [row.strong for row in found.scaling] == pytest.approx([1.0, alone / four, alone / here])
+
+
+def test_of_steps_that_take_the_same_the_one_that_needs_less_memory_is_the_best():
+    """All communication is free, so every step takes what is computed."""
+    free = FakeModel(ms_per_MB=0.0)
+    found = plan(model=free, top=1, strategies=("ddp", "zero1", "zero2"), bucket_caps_mb=(25.0,))
+    assert names(found) == ["zero2"]
+    many = plan(model=free, nodes=(4, 1, 2), ranks_per_node=2)
+    for row in many.scaling:
+        first = next(step for step in many.steps if step.configuration.nodes == row.nodes)
+        assert row.configuration == first.configuration
+    assert [row.nodes for row in many.scaling] == [1, 2, 4]
+
+
+def test_many_nodes_are_planned_as_fast_as_few():
+    found = plan(nodes=(10**6,), ranks_per_node=8, strategies=("hsdp",), reshards=(None,), layers_per_unit=(1,), top=1)
+    assert found.tried > 40
 
 
 def test_strong_scaling_is_left_out_where_micro_batches_do_not_divide():

@@ -74,6 +74,39 @@ def test_micro_batches_are_the_configs():
         assert counts(prediction)["all_reduce"] == reductions
 
 
+@pytest.mark.parametrize(
+    ("batches", "accumulate"),  # on two ranks
+    [
+        ({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 2}, 3),
+        ({"train_batch_size": 12, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3}, 3),
+        ({"train_batch_size": 12, "gradient_accumulation_steps": 2}, 2),
+        ({"train_batch_size": 12}, 1),
+        ({"train_micro_batch_size_per_gpu": 2}, 1),
+        ({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2}, 1),
+    ],
+)
+def test_micro_batches_follow_from_the_batch_sizes(batches, accumulate):
+    model = FakeModel(nodes=1, ranks_per_node=2)
+    prediction = predict_step(Workload.from_dict(THREE), model, deepspeed=batches)
+    assert prediction.micro_batches_per_step == accumulate
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ({"train_batch_size": 13, "train_micro_batch_size_per_gpu": 2}, "not a multiple of .* = 2 x 2"),
+        ({"train_batch_size": 1}, "not a multiple of .* = 1 x 2"),
+        (
+            {"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3},
+            "train_batch_size = 24 is not .* = 2 x 3 x 2: DeepSpeed refuses that",
+        ),
+    ],
+)
+def test_batch_sizes_that_do_not_go_together(batches, message):
+    with pytest.raises(InputError, match=message):
+        predict_step(Workload.from_dict(THREE), FakeModel(nodes=1, ranks_per_node=2), deepspeed=batches)
+
+
 def test_types_are_the_configs():
     prediction = predict({"stage": 1}, bf16={"enabled": True}, communication_data_type="fp32")
     sizes = {c.collective: (c.size_bytes, c.call.dtype) for c in prediction.collectives}
@@ -127,11 +160,11 @@ def test_stage_3_prefetches_only_with_overlap_and_room():
     ("config", "message"),
     [
         ({"zero_optimisation": {}}, "unknown key 'zero_optimisation' (did you mean zero_optimization?)"),
-        ({"zero_optimization": {"stages": 2}}, "zero_optimization.unknown key 'stages' (did you mean stage?)"),
+        ({"zero_optimization": {"stages": 2}}, "zero_optimization: unknown key 'stages' (did you mean stage?)"),
         ({"zero_optimization": {"stage": 4}}, "zero_optimization.stage = 4: expected a whole number from 0 to 3"),
         ({"zero_optimization": {"reduce_bucket_size": "auto"}}, "reduce_bucket_size = 'auto': expected a whole number"),
         ({"zero_optimization": {"overlap_comm": 1}}, "overlap_comm = 1: expected true or false"),
-        ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, "offload_optimizer = {'device': 'cpu'}: is"),
+        ({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, 'offload_optimizer = {"device": "cpu"}: is'),
         ({"zero_optimization": {"zero_hpz_partition_size": 8}}, "zero_hpz_partition_size = 8: is not predicted"),
         ({"zero_optimization": 2}, "zero_optimization = 2 must be an object"),
         ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "fp16 and bf16 are both enabled"),

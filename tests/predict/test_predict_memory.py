@@ -73,6 +73,39 @@ def test_the_gathered_peak_is_the_root_the_current_and_the_prefetched_unit(optio
     assert ledger["post_forward_shards_GB"] == 0
 
 
+def test_units_that_torch_was_seen_to_gather_once_stay_until_their_backward():
+    """Of five units of 1 GB, torch was told to keep the second and the fourth; the first is frozen, and backward does
+    not come to it."""
+    forward = [[kind, at] for at in "abcde" for kind in ("gather", "forward")]
+    backward = [["gather", "e"], ["backward", "e"], ["backward", "d"], ["gather", "c"], ["backward", "c"]]
+    calls = [
+        ["all_gather_into_tensor", at, BILLION, "bfloat16", 8] if kind == "gather" else [kind, at]
+        for kind, at in [*forward, *backward, ["backward", "b"]]
+    ]
+    workload = {
+        "param_dtype": "bfloat16",
+        "layers": [{"name": at, "tensors": [BILLION // 2], "trainable": at != "a"} for at in "abcde"],
+        "captured": {"strategy": "fsdp", "nranks": 8, "source": "by hand", "plan": "as issued", "calls": calls},
+    }
+    # e computes backward while b and d are there
+    assert memory(workload, "fsdp")["gathered_peak_GB"] == pytest.approx(3)
+    assert memory(workload, "fsdp1")["gathered_peak_GB"] == pytest.approx(2)  # fsdp1 was not seen
+
+
+@pytest.mark.parametrize(("reuse", "peak"), [(0, 2), (3 * BILLION, 3), (4 * BILLION, 4)])
+def test_deepspeed_keeps_units_that_are_used_again_soon(reuse, peak):
+    config = {
+        "stage": 3,
+        "stage3_max_reuse_distance": reuse,
+        "stage3_param_persistence_threshold": 0,
+        "reduce_bucket_size": 10**8,
+    }
+    workload = {"param_dtype": "bfloat16", "layers": [{"tensors": [BILLION // 2]}] * 5}
+    found = memory(workload, None, deepspeed={"zero_optimization": config})
+    assert found["gathered_peak_GB"] == pytest.approx(peak)
+    assert found["buffers_GB"] == pytest.approx(1 + 0.2)  # a unit's gradients, and the one bucket for all
+
+
 def test_resharding_over_fewer_ranks_keeps_larger_shards_until_backward():
     assert memory(UNITS, "fsdp", reshard_after_forward=4)["post_forward_shards_GB"] == pytest.approx(8 / 4)
 

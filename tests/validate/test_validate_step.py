@@ -174,6 +174,13 @@ def test_frozen_tensors_are_there_and_take_no_gradient():
     assert grads == {(30, 20): True, (7,): True, (8, 8): False, (4, 5): True}
 
 
+def test_the_help_tells_the_flags_that_the_real_step_takes(capsys):
+    assert main(["validate", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--bucket-cap-mb" in out and "--no-grad-sync" in out
+    assert not any(flag in out for flag in ("zero1", "--recompute", "--no-prefetch", "--copy-GBps", "--static-graph"))
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -111,6 +111,8 @@ def from_function(spec: str, inputs: Inputs | None, request: Request) -> Workloa
     function = find_function(spec)
     with recording(request.placement.nranks) as record:
         module, own = build(function, spec)
+        if not is_sharded(module) and not all(tensor.is_meta for tensor in [*module.parameters(), *module.buffers()]):
+            module = _on_meta(module)  # the function names a device itself
         made = _Made(module, inputs or own, lambda device: build(function, spec, device)[0])
         return _capture(record, made, replace(request, name=request.name or spec.rpartition(":")[2]))
 
