@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if not is_worker():
         ranks, backend, why = choose_ranks(args.nproc, args.backend or "")
         _predict(args, workload, 1, ranks, overlap=True, slowdown=True)  # refuse before ranks are started
-        print(f"collbench: {args.steps} real steps on {ranks} {backend} ranks here ({why})", file=sys.stderr)
+        print(f"collbench: real steps: {args.steps}; {backend} ranks here: {ranks} ({why})", file=sys.stderr)
         verdict = launch(["validate", *args.argv, "--backend", backend], ranks, backend)
         if verdict.exit_code and verdict.reason:
             print(f"collbench: {verdict.reason}", file=sys.stderr)

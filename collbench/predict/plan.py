@@ -226,6 +226,8 @@ def _notes(
     notes = [f"memory counts parameters, gradients, optimizer state and gathered units, and {kept}"]
     if peak_TFLOPS is not None and any(step.mfu is None for step in steps):
         notes.append("no MFU: the workload has no flops_per_token, tokens_per_micro_batch or times")
+    if any(step.mfu is not None and step.mfu > 1 for step in steps):
+        notes.append("an MFU above 100 %: flops_per_token, the times and the peak do not go together")
     missing = sorted(set(nodes) - {step.configuration.nodes for step in steps})
     if missing and steps:
         notes.append(f"nothing fits, or can be answered, on so many nodes: {', '.join(map(str, missing))}")

@@ -51,7 +51,8 @@ def check_strategy(strategy: str) -> str:
 def as_text(document: dict[str, Any]) -> str:
     """The comparison as a table."""
     lines = [
-        f"{document['workload']}, {document['strategy']}: median of {document['steps']} real steps on "
+        f"{document['workload']}, {document['strategy']}: median of {document['steps']} real "
+        f"step{'s' * (document['steps'] != 1)} on "
         f"{document['nodes']} x {document['ranks_per_node']} ranks (compute: {document['compute']})",
         f"{'':18}{'predicted ms':>14}{'measured ms':>14}{'p5..p95':>20}{'error':>10}",
     ]

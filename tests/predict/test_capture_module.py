@@ -219,6 +219,9 @@ def partly_frozen():
 def no_module():
     return {"a": 1}
 
+def takes_a_size(size):
+    return nn.Linear(size, 3)
+
 def reads_a_value():
     return nn.Linear(int(torch.ones(()).item()), 3)
 
@@ -299,6 +302,7 @@ def test_frozen_parameters_of_a_unit_are_gathered_and_not_reduced(users):
     ("name", "message"),
     [
         ("no_module", "returned a dict: expected a torch.nn.Module"),
+        ("takes_a_size", "takes size: expected a function that is called without arguments"),
         ("reads_a_value", "cannot be built on the meta device"),
         ("fails_in_forward", "forward fails: RuntimeError"),
         ("trains_nothing", "no parameters that train"),

@@ -90,7 +90,8 @@ def test_tokens_flops_and_mfu():
 
 
 def test_an_mfu_that_cannot_be_is_said():
-    assert not any("MFU" in note for note in plan(peak_TFLOPS=1.0, strategies=("ddp",)).notes)
+    assert not any("MFU" in note for note in plan(peak_TFLOPS=50.0, strategies=("ddp",)).notes)
+    assert any("an MFU above 100 %" in note for note in plan(peak_TFLOPS=1.0, strategies=("ddp",)).notes)
     assert any("no MFU" in note for note in plan(MANY, peak_TFLOPS=1.0, strategies=("ddp",)).notes)
 
 

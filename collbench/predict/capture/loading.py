@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
@@ -70,7 +71,20 @@ def find_function(spec: str) -> Callable[[], Any]:
         raise InputError(f"{place} has no {name!r}" + (f" (did you mean {near[0]}?)" if near else ""))
     if not callable(function):
         raise InputError(f"{spec}: is a {type(function).__name__}: expected a function that returns a torch.nn.Module")
+    needed = _needed(function)
+    if needed:
+        raise InputError(f"{spec} takes {', '.join(needed)}: expected a function that is called without arguments")
     return function  # type: ignore[no-any-return]
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters that it cannot be called without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some that are written in C have none
+        return []
+    open_ended = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in open_ended]
 
 
 def _import(place: str) -> Any:
