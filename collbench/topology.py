@@ -152,9 +152,21 @@ def expand_kind(kind: str) -> tuple[str, ...]:
     return tuple(f"{kind}:{axis}" for axis in _MESH_AXES) if mesh and not mesh[3] else (kind,)
 
 
+def measured_as(group: str) -> str:
+    """The word a kind of group is measured by: mesh:2x8 for mesh:2x8:shard and mesh:2x8:replicate."""
+    if group.startswith("mesh:"):
+        return ":".join(group.split(":")[:2])
+    return group if group in GROUP_KINDS else "world"
+
+
 def contends(group: str) -> bool:
     """Whether a step has several groups of this kind, which run at once. Pairs serve to find a slow link."""
     return group != "world" and not group.startswith("pairs")
+
+
+def counts(nranks: int, nnodes: int) -> str:
+    """`8 ranks on 2 nodes`."""
+    return f"{nranks} rank{'s' * (nranks != 1)} on {nnodes} node{'s' * (nnodes != 1)}"
 
 
 def default_group_kinds(layout: Layout) -> list[str]:
@@ -203,7 +215,7 @@ def form_kinds(kinds: Iterable[str], layout: Layout) -> tuple[dict[str, Groups],
             except CannotForm as error:
                 reasons[each] = str(error)
                 if isinstance(error, WrongShape):
-                    wrong_shape.append(f"group {':'.join(kind.split(':')[:2])}: {error}")
+                    wrong_shape.append(f"group {measured_as(kind)}: {error}")
     if wrong_shape and not groups:
         raise InputError(wrong_shape[0])
     return groups, reasons

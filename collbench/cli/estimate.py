@@ -104,9 +104,10 @@ def _answer(
 
 def _table(answers: list[dict[str, Any]]) -> str:
     """The question once, then a row per size."""
+    from collbench.topology import counts
+
     first = answers[0]
-    ranks, nodes = (f"{first[f'n{word}s']} {word}{'s' * (first[f'n{word}s'] != 1)}" for word in ("rank", "node"))
-    title = f"{first['collective']}, group {first['group']}: {ranks} on {nodes}"
+    title = f"{first['collective']}, group {first['group']}: {counts(first['nranks'], first['nnodes'])}"
     rows = [
         ("size", "time", "90 % interval", "algbw GB/s", "busbw GB/s", "sent per rank", "source"),
         *map(_row, answers),

@@ -130,7 +130,7 @@ def _text(args: argparse.Namespace, model: Model) -> str:
         fits = full_text(model.fits)
     else:
         fits = fit_table(model.fits, segments=args.segments)
-    return "\n\n".join([fits, *(["\n".join(contention_table(model.contention))] if model.contention else [])])
+    return f"{fits}\n\n{contention_table(model.contention)}" if model.contention else fits
 
 
 def _export(kind: str, path: str | None, model: Model, results: list[str]) -> None:
@@ -174,20 +174,19 @@ def fit_table(fits: tuple[Fit, ...], *, segments: bool = False) -> str:
     return "\n".join(lines)
 
 
-def contention_table(contention: Sequence[Contention]) -> list[str]:
+def contention_table(contention: Sequence[Contention]) -> str:
     """What running together costs the groups of each kind that was measured both ways."""
-    rows: list[tuple[str, ...]] = [
-        ("collective", "group", "ranks", "nodes", "timing", "latency", "[90 %]", "transfer", "[90 %]")
-    ]
-    for each in contention:
-        rows.append(
-            (
-                *(each.collective, each.group, str(each.nranks), str(each.nnodes), each.timing),
-                *(f"x{digits(each.latency_factor)}", interval(each.latency_factor_interval)),
-                *(f"x{digits(each.transfer_factor)}", interval(each.transfer_factor_interval)),
-            )
+    title = "contention: how many times as long the groups of a kind take together"
+    head = ("collective", "group", "ranks", "nodes", "timing", "latency", "[90 %]", "transfer", "[90 %]")
+    rows = [
+        (
+            *(each.collective, each.group, str(each.nranks), str(each.nnodes), each.timing),
+            *(f"x{digits(each.latency_factor)}", interval(each.latency_factor_interval)),
+            *(f"x{digits(each.transfer_factor)}", interval(each.transfer_factor_interval)),
         )
-    return ["contention: how many times as long the groups of a kind take together", *aligned(rows, left=(0, 1, 4))]
+        for each in contention
+    ]
+    return "\n".join([title, *aligned([head, *rows], left=(0, 1, 4))])
 
 
 def _row(fit: Fit) -> tuple[str, ...]:

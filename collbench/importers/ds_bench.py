@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from collbench.importers.derived import GBPS_PER_GBITPS, MOST_BYTES, MOST_RANKS
+from collbench.importers.derived import GBPS_PER_GBITPS, MOST_BYTES, ranks_in
 from collbench.importers.source import Log
 from collbench.importers.table import Format, Printed, Refusal, Row, Table
 
@@ -51,7 +51,7 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
         if len(line) > _LONGEST_LINE:
             continue
         if "Performance of" in line and (title := _TITLE.search(line)):
-            table = _table(number, title[1], int(title[2]))
+            table = _table(number, title[1], ranks_in(title[2]))
             if table is None:
                 found.append(Refusal(number, f"{title[1]!r} on {title[2]} devices is none of this benchmark's"))
             else:
@@ -74,9 +74,9 @@ def _read(log: Log) -> Iterator[Table | Refusal]:
     yield from (each for each in found if isinstance(each, Refusal) or each.rows)
 
 
-def _table(number: int, operation: str, nranks: int) -> Table | None:
+def _table(number: int, operation: str, nranks: int | None) -> Table | None:
     collective = _COLLECTIVES.get(operation.replace("_", "").lower())
-    if collective is None or not 1 <= nranks <= MOST_RANKS:
+    if collective is None or nranks is None:
         return None
     table = Table(format=FORMAT.name, line=number, timing="pipelined", collective=collective, nranks=nranks)
     table.is_point_to_point = collective == "ds_bench_pt2pt"

@@ -18,6 +18,7 @@ from collbench.measure.device import Device
 from collbench.measure.environment import allowed_environment, host_facts, host_problems, usable_cpus, versions
 from collbench.measure.hardware import map_text
 from collbench.measure.names import SHOWN, few, rank_names
+from collbench.topology import counts
 
 if TYPE_CHECKING:
     from collbench.measure.job import Job
@@ -134,8 +135,7 @@ def head_lines(job: Job) -> list[str]:
     known = ", ".join(
         f"{name} {settings[name]}" for name in ("torch", "cuda", "nccl", "driver", "python") if settings[name]
     )
-    count = f"{job.world_size} rank{'s' * (job.world_size > 1)} on {len(nodes)} node{'s' * (len(nodes) > 1)}"
-    lines = [f"{collbench.__version__}: {count}, {backend}; {known}"]
+    lines = [f"{collbench.__version__}: {counts(job.world_size, len(nodes))}, {backend}; {known}"]
     for node in list(hosts)[:SHOWN]:
         lines.append(f"{labels[node]}: {_host_line(nodes[node], hosts[node], backend)}")
     if len(hosts) > SHOWN:

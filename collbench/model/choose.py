@@ -10,8 +10,8 @@ from collbench.collectives import find_collective
 from collbench.dtypes import DTYPES, find_dtype
 from collbench.errors import InputError, one_of
 from collbench.model.estimate import check_counts
-from collbench.model.laws import Fit, counts, network_of
-from collbench.topology import GROUP_KINDS, contends
+from collbench.model.laws import Fit, network_of
+from collbench.topology import contends, counts, measured_as
 
 DEFAULT_DTYPE = "float32"
 DEFAULT_TIMING = "isolated"
@@ -224,13 +224,6 @@ def _no_such_group(
         f"{_listed(fit.group for fit in fits)} and the collectives {_listed(fit.collective for fit in fits)}: "
         f"measure it with 'collbench run --collective {collective} --group {measured_as(group)}' and fit again"
     )
-
-
-def measured_as(group: str) -> str:
-    """The word for it in a sweep: mesh:2x8:shard and mesh:2x8:replicate are measured as mesh:2x8."""
-    if group.startswith("mesh:"):
-        return ":".join(group.split(":")[:2])
-    return group if group in GROUP_KINDS else "world"
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -25,8 +25,6 @@ SET_ASIDE = 1.1  # three times as slow as both neighbours
 SIGMAS = 4.0  # of the curve's own noise; the larger limit counts
 AGREEING = 0.2  # repeats this near in log units confirm each other
 
-ASIDE, KEPT = "set aside", "kept, left out of the segments"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
@@ -63,23 +61,20 @@ def clean(sizes_bytes: Floats, times_us: Floats, repeats_log: tuple[Floats, ...]
     limit = max(LEAST_DIP, SIGMAS * _noise(logs))
     dips = set(np.flatnonzero(above > limit).tolist())
     peaks = {index for index in _peaks(sizes_bytes, logs, limit) if index + 1 not in dips}
+    found: list[tuple[int, float, str]] = []  # with the log of how far off it is, and words
     for index in sorted(dips - {index - 1 for index in peaks}):  # before a peak anything is slower than its neighbours
-        odd[index] = True
-        aside = above[index] > SET_ASIDE and not confirmed[index]
-        keep[index] &= not aside
-        notes.append(
-            f"dip at {format_size(sizes_bytes[index])}: {format_time_us(times_us[index])} is "
-            f"{np.exp(above[index]):.2g}× the slower of its neighbours: {ASIDE if aside else KEPT}"
-        )
+        words = f"{format_time_us(times_us[index])} is {np.exp(above[index]):.2g}× the slower of its neighbours"
+        found.append((index, above[index], f"dip at {format_size(sizes_bytes[index])}: {words}"))
     for index in sorted(peaks):
-        odd[index] = True
         before_us, own_us, after_us = times_us[index - 1 : index + 2]
-        aside = math.log(min(before_us, after_us) / own_us) > SET_ASIDE and not confirmed[index]
+        words = f"{format_time_us(own_us)}, its neighbours {format_time_us(before_us)} and {format_time_us(after_us)}"
+        below = math.log(min(before_us, after_us) / own_us)
+        found.append((index, below, f"peak at {format_size(sizes_bytes[index])}: {words}"))
+    for index, off_log, words in found:
+        aside = off_log > SET_ASIDE and not confirmed[index]
+        odd[index] = True
         keep[index] &= not aside
-        notes.append(
-            f"peak at {format_size(sizes_bytes[index])}: {format_time_us(own_us)}, its neighbours "
-            f"{format_time_us(before_us)} and {format_time_us(after_us)}: {ASIDE if aside else KEPT}"
-        )
+        notes.append(f"{words}: {'set aside' if aside else 'kept, left out of the segments'}")
     if np.sum(~odd) < LEAST_LEFT:
         return Cleaned(keep=np.ones(n, dtype=bool), odd=np.zeros(n, dtype=bool), notes=())
     return Cleaned(keep=keep, odd=odd, notes=tuple(notes))

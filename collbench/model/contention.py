@@ -19,7 +19,8 @@ import numpy as np
 
 from collbench.model.curve import UNKNOWN_LOG, Curve
 from collbench.model.estimate import Floats
-from collbench.model.laws import Fit, Interval, counts, network_of
+from collbench.model.laws import Fit, Interval, network_of
+from collbench.topology import counts
 
 # Half of a 90 % interval: how unlike two collectives' factors are. Of all_reduce, all_gather and reduce_scatter over a
 # shaped link that two groups share the factors of the transfer are 1.9 to 2.1, those of the latency 1.3 to 2.3.

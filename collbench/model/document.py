@@ -313,8 +313,7 @@ _OVERLAP_FIELDS: dict[str, Convert] = {
 }
 _CONTENTION_FIELDS: dict[str, Convert] = {
     **{name: _FIT_FIELDS[name] for name in ("collective", "group", "nranks", "nnodes", "backend", "dtype", "timing")},
-    **dict.fromkeys(("latency_factor", "transfer_factor"), _positive),
-    "spread_log": _not_negative,
+    **dict.fromkeys(("latency_factor", "transfer_factor", "spread_log"), _not_negative),
     **{f"{name}_factor_interval": _interval(_not_negative) for name in ("latency", "transfer")},
     **{name: _whole(1) for name in ("from_bytes", "to_bytes", "points")},
 }

@@ -24,7 +24,7 @@ from collbench.model.link import LinkModel
 from collbench.model.pooling import MIN_SIZES, Pooled, pool
 from collbench.model.prior_laws import FEW_SIZES, Priors
 from collbench.model.scaling import fit_law
-from collbench.model.segments import FittedSegment, fit_segments
+from collbench.model.segments import FittedSegment, fit_segments, relative_scatter
 from collbench.model.slowdown import pool_overlaps
 from collbench.model.spread import NOISE_FLOOR, SIGMA_90, held_out_residuals, spread_log
 from collbench.model.store import Model
@@ -61,8 +61,8 @@ def fit_results(
     if link_GBps is not None and not (math.isfinite(link_GBps) and link_GBps > 0):
         raise InputError(f"link rate {link_GBps}: expected a finite rate above zero, in GB/s")
     sources: list[Source] = []
+    single = (str, os.PathLike, pandas.DataFrame)
     for each in results:
-        single = (str, os.PathLike, pandas.DataFrame)
         sources += [each] if isinstance(each, single) or not isinstance(each, Iterable) else list(each)
     sources = _each_file_once(sources)
     paths = [source for source in sources if isinstance(source, (str, os.PathLike))]
@@ -70,7 +70,7 @@ def fit_results(
     if not sources:
         raise InputError("no results to fit: give at least one results file")
     for source in sources:
-        if not isinstance(source, (str, os.PathLike, pandas.DataFrame)):
+        if not isinstance(source, single):
             raise InputError(f"cannot fit a {type(source).__name__}: expected a DataFrame of read_results, or a path")
     frames = [source if isinstance(source, pandas.DataFrame) else read_results(source) for source in sources]
     overlaps = pool_overlaps(record for each in frames for record in _overlap_records(each))
@@ -200,11 +200,9 @@ def _between_runs_log(noise: float, line: Curve, pieces: list[FittedSegment]) ->
     """Half of a 90 % interval, in log units, for what moves all sizes of a run alike, which no line through their
     medians shows: where repeats are much further apart than the medians are off the segments. 0 where they are not.
     """
-    modelled_us = np.concatenate(
-        [piece.alpha_us + piece.slope_us_per_byte * line.sizes_bytes[piece.first : piece.last + 1] for piece in pieces]
-    )
-    freedom = max(len(modelled_us) - 2 * len(pieces), 1)
-    scatter = max(math.sqrt(float(np.sum((line.times_us / modelled_us - 1) ** 2)) / freedom), NOISE_FLOOR)
+    cuts = [(piece.first, piece.last + 1) for piece in pieces]
+    lines = [(piece.alpha_us, piece.slope_us_per_byte) for piece in pieces]
+    scatter = relative_scatter(line.sizes_bytes, line.times_us, cuts, lines)
     return SIGMA_90 * math.sqrt(noise**2 - scatter**2) if noise > MUCH_APART * scatter else 0.0
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from collbench.model.band import band
 from collbench.model.estimate import Flags
-from collbench.model.laws import Fit, counts
+from collbench.model.laws import Fit
 from collbench.model.spread import SIGMA_OF_MEDIAN
+from collbench.topology import counts
 from collbench.units import format_size, format_time_us
 
 # The collective -> what makes the same at the same size (nccl-tests': all_gather's and reduce_scatter's is the whole).

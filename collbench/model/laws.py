@@ -157,8 +157,3 @@ def network_of(nranks: int, nnodes: int) -> str:
     if nnodes == 1:
         return "one node"
     return "one rank per node" if nranks == nnodes else "several ranks on several nodes"
-
-
-def counts(nranks: int, nnodes: int) -> str:
-    """`8 ranks on 2 nodes`."""
-    return f"{nranks} rank{'s' * (nranks != 1)} on {nnodes} node{'s' * (nnodes != 1)}"

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from collbench.collectives import find_collective
-from collbench.model.choose import Choice, measured_as
+from collbench.model.choose import Choice
 from collbench.model.contention import Contention, find_contention, together, together_note
-from collbench.model.laws import Fit, Scaling, counts
+from collbench.model.laws import Fit, Scaling
 from collbench.model.levels import LEVELS_SPREAD, two_levels
 from collbench.model.reading import Reading, least_us_per_byte
 from collbench.model.scaling import count_spread_log, is_far, like_it, scaled_curve
+from collbench.topology import counts, measured_as
 
 
 def scaled_reading(choice: Choice, law: Scaling, fits: Sequence[Fit]) -> Reading:

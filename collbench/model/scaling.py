@@ -127,8 +127,7 @@ def _chosen(usual: Rule, errors: Mapping[Rule, float]) -> Rule:
 
 def _finer_calls(errors: Mapping[Rule, float]) -> list[Rule]:
     """Rings around the nearest one of fitted call, where the steps of CALLS_US are coarse."""
-    rings = [law for law in errors if law.algorithm == "ring" and law.call_us in CALLS_US]
-    call_us = min(rings, key=lambda law: errors[law]).call_us or 0.0
+    call_us = min(CALLS_US, key=lambda call_us: errors[Rule("ring", call_us=call_us)])
     return [Rule("ring", call_us=call_us * 2.0 ** (step / 16)) for step in range(-7, 8) if step]
 
 

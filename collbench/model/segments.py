@@ -76,16 +76,28 @@ def _lines(
 ) -> list[FittedSegment]:
     """The lines between these cuts, as far off as all of them together are."""
     lines = [_refined_line(sizes_bytes[a:b], times_us[a:b]) for a, b in cuts]
-    squares = sum(
-        float(np.sum((times_us[a:b] / (alpha + slope * sizes_bytes[a:b]) - 1) ** 2))
-        for (a, b), (alpha, slope) in zip(cuts, lines, strict=True)
-    )
-    freedom = max(len(sizes_bytes) - 2 * len(cuts), 1)
-    spread = max(math.sqrt(squares / freedom), NOISE_FLOOR) * float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    scatter = relative_scatter(sizes_bytes, times_us, cuts, lines)
+    spread = scatter * float(stdtrit(_freedom(sizes_bytes, cuts), (1 + CONFIDENCE) / 2))
     return [
         _with_intervals(cut, line, sizes_bytes[cut[0] : cut[1]], spread, start)
         for cut, line, start in zip(cuts, lines, starts, strict=True)
     ]
+
+
+def relative_scatter(
+    sizes_bytes: Floats, times_us: Floats, cuts: list[tuple[int, int]], lines: list[tuple[float, float]]
+) -> float:
+    """Standard deviation of the points about their lines, (alpha_us, slope) of points [a, b) each, relative to these;
+    no less than the noise floor."""
+    squares = sum(
+        float(np.sum((times_us[a:b] / (alpha + slope * sizes_bytes[a:b]) - 1) ** 2))
+        for (a, b), (alpha, slope) in zip(cuts, lines, strict=True)
+    )
+    return max(math.sqrt(squares / _freedom(sizes_bytes, cuts)), NOISE_FLOOR)
+
+
+def _freedom(sizes_bytes: Floats, cuts: list[tuple[int, int]]) -> int:
+    return max(len(sizes_bytes) - 2 * len(cuts), 1)
 
 
 def _segment_costs(sizes: Floats, times: Floats) -> Floats:

@@ -26,9 +26,10 @@ from collbench.model.document import (
     to_json,
 )
 from collbench.model.estimate import OPEN_KINDS, Estimate, check_counts, check_group, check_sizes, nothing_to_send
-from collbench.model.laws import Fit, Scaling, counts, network_of
+from collbench.model.laws import Fit, Scaling, network_of
 from collbench.model.public import PREFIX, is_public, model_file
 from collbench.model.reading import Reading, measured_reading
+from collbench.topology import counts
 
 if TYPE_CHECKING:
     from collbench.model.contention import Contention

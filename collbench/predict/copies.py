@@ -59,12 +59,7 @@ class Copying:
 
 def without_copies(tasks: Iterable[Task]) -> list[Task]:
     """The same tasks, where copies take no time."""
-    return [
-        Task(name=task.name, stream=task.stream, work=0.0, after=task.after, phase=task.phase)
-        if task.phase == COPIES
-        else task
-        for task in tasks
-    ]
+    return [task._replace(work=0.0) if task.phase == COPIES else task for task in tasks]
 
 
 def copies_ms(timeline: Iterable[Placed]) -> list[float]:

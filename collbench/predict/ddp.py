@@ -10,6 +10,7 @@ bucket before it is sent, and casts it back (ddp_comm_hooks/default_hooks.py).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from collbench.dtypes import find_dtype
@@ -39,7 +40,7 @@ def ddp(workload: Workload, placement: Placement, options: Options) -> Schedule:
     for mark in marks[:-1]:
         _compute(schedule, workload, options, mark, buffers)
     copies = Copying.of(options).counted
-    ends = _compute(schedule, workload, options, marks[-1], buffers, buckets=buckets if copies else ())
+    ends = _compute(schedule, workload, options, marks[-1], buffers, copied=buckets if copies else ())
     sent = _reduce(schedule, placement, buckets, ends, "all_reduce")
     if copies:
         _copy_back(schedule, workload, options, buckets, sent)
@@ -94,14 +95,17 @@ def _compute(
     mark: str,
     after: tuple[int, ...] = (),
     *,
-    buckets: Sequence[Bucket] = (),
+    copied: Sequence[Bucket] = (),
 ) -> dict[int, int]:
     """One micro-batch's forward and backward; returns, for each position in `workload.expanded`, the backward task, or
     the last copy behind it.
 
-    after: what its first computation waits for.  buckets: that gradients are copied into; none where
-    copies are not counted.
+    after: what its first computation waits for.  copied: the buckets that gradients are copied into; none where copies
+    are not counted.
     """
+    copying, ready = Copying.of(options), defaultdict[int, list[Bucket]](list)
+    for bucket in copied:
+        ready[bucket.layer].append(bucket)
     layers = list(enumerate(workload.expanded))
     schedule.add(f"forward{mark}", workload.forward_ms, after=after, stream=COMPUTE, phase="forward")
     for _, (name, layer) in layers:
@@ -111,23 +115,22 @@ def _compute(
     for position, (name, layer) in reversed(layers):
         work = backward_ms(layer, recompute=options.recompute)
         ends[position] = schedule.add(f"backward {name}{mark}", work, stream=COMPUTE, phase="backward")
-        if buckets:
-            ready = [bucket for bucket in buckets if bucket.layer == position]
-            ends[position] = _copy_in(schedule, workload, options, f"{name}{mark}", layer.trainable_numel, ready)
+        if copied:
+            full = ready[position]
+            moved_bytes = _copied_in_bytes(workload, options, layer.trainable_numel, full)
+            name = f"gradients in {name}{mark}"
+            copying.add(schedule, name, moved_bytes, after=(), stream=COMPUTE, collectives=len(full))
+            ends[position] = len(schedule.tasks) - 1
     return ends
 
 
-def _copy_in(
-    schedule: Schedule, workload: Workload, options: Options, name: str, numel: int, ready: Sequence[Bucket]
-) -> int:
-    """A layer's gradients into their buckets, and those that are full with it made ready; returns the last task."""
+def _copied_in_bytes(workload: Workload, options: Options, numel: int, full: Sequence[Bucket]) -> int:
+    """Of a layer's gradients into their buckets, and of making those ready that are full with it."""
     size = find_dtype(workload.grad_dtype).itemsize
     moved_bytes = 2 * size * numel
     if options.comm_hook is not None:  # cast, then divided in place
-        moved_bytes += sum(bucket.numel * size + 3 * bucket.size_bytes for bucket in ready)
-    copying = Copying.of(options)
-    copying.add(schedule, f"gradients in {name}", moved_bytes, after=(), stream=COMPUTE, collectives=len(ready))
-    return len(schedule.tasks) - 1
+        moved_bytes += sum(bucket.numel * size + 3 * bucket.size_bytes for bucket in full)
+    return moved_bytes
 
 
 def _copy_back(

@@ -100,15 +100,15 @@ class Builder:
             if item.kind == "gather":
                 if item.at != unit:  # prefetched, when the unit of the computation has been waited for
                     self._wait(unit, phase)
-                self._gather(item.at, phase, mark)
+                self._gather(item.at, phase)
             elif item.kind == "reduce":
                 if syncs:
-                    self._reduce(item.at, mark)
+                    self._reduce(item.at)
                 else:
                     self._hold(item.at)
             else:
                 self._wait(unit, phase)
-                self._compute(item, mark)
+                self._compute(item)
                 self._computed(unit, phase)
         return (*self.before, *self.synced)
 
@@ -130,7 +130,7 @@ class Builder:
         self.released = self.copied_out if phase == "forward" else self.before
         self.copied_out = self.before
 
-    def _compute(self, item: Item, mark: str) -> None:
+    def _compute(self, item: Item) -> None:
         name, source = ("", self.workload) if item.at == ROOT else self.layers[item.at]
         if item.kind == "forward":
             total_ms = source.forward_ms
@@ -138,22 +138,24 @@ class Builder:
             total_ms = source.backward_ms
         else:
             total_ms = backward_ms(source, recompute=self.options.recompute)
-        title = f"{item.kind} {name}".rstrip() + mark
+        title = f"{item.kind} {name}".rstrip() + self.mark
         work = total_ms / self.times[item]
         self.before = (self.schedule.add(title, work, after=self.before, stream=COMPUTE, phase=item.kind),)
 
-    def _gather(self, position: int, phase: str, mark: str) -> None:
+    def _gather(self, position: int, phase: str) -> None:
         unit = self.units[position]
         call = Call(
             collective="all_gather_into_tensor",
             size_bytes=unit.gather_bytes,
-            group=self.shard if phase == "forward" else self.regather or self.shard,
+            group=self._gathered_over(phase),
             dtype=self.workload.param_dtype,
         )
-        gathered = self.schedule.call(
-            f"all_gather {unit.name}{mark}", call, after=self._gather_after(position), stream=COMM, phase="parameters"
-        )
+        name, after = f"all_gather {unit.name}{self.mark}", self._gather_after(position)
+        gathered = self.schedule.call(name, call, after=after, stream=COMM, phase="parameters")
         self.gathered = self.pending[position] = gathered
+
+    def _gathered_over(self, phase: str) -> Group:
+        return self.shard if phase == "forward" else self.regather or self.shard
 
     def _gather_after(self, position: int) -> tuple[int, ...]:
         """What a gather waits for.
@@ -162,7 +164,7 @@ class Builder:
         """
         return (*self.released, *self.gathered) if self.options.prefetch else self.before
 
-    def _reduce(self, position: int, mark: str) -> None:
+    def _reduce(self, position: int) -> None:
         self._await_reduced()
         unit = self.units[position]
         if unit.reduce_bytes:
@@ -172,12 +174,12 @@ class Builder:
                 group=self.shard,
                 dtype=self.workload.reduce_dtype,
             )
-            name = f"reduce_scatter {unit.name}{mark}"
+            name = f"reduce_scatter {unit.name}{self.mark}"
             after = self._gradients_in(position)
             scatter = self.schedule.call(name, call, after=after, stream=COMM, phase="gradients")
             self.reduced = scatter
             self.synced += scatter
-            replicated = self._replicate(unit, scatter or self.before, mark)
+            replicated = self._replicate(unit, scatter or self.before)
             self._gradients_out(position, replicated or scatter or self.before)
 
     def _await_reduced(self) -> None:
@@ -210,7 +212,7 @@ class Builder:
     def _hold(self, position: int) -> None:
         """Called where the gradients of a unit are not reduced."""
 
-    def _replicate(self, unit: Unit, after: tuple[int, ...], mark: str) -> tuple[int, ...]:
+    def _replicate(self, unit: Unit, after: tuple[int, ...]) -> tuple[int, ...]:
         """HSDP: sum the shard over the replicas. The next reduce-scatter does not wait for it."""
         call = Call(
             collective="all_reduce",
@@ -218,7 +220,7 @@ class Builder:
             group=self.placement.replicate,
             dtype=self.workload.reduce_dtype,
         )
-        name = f"all_reduce {unit.name}{mark}"
+        name = f"all_reduce {unit.name}{self.mark}"
         replicated = self.schedule.call(name, call, after=after, stream=REPLICATE, phase="gradients")
         self.synced += replicated
         return replicated

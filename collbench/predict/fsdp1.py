@@ -78,9 +78,9 @@ class _FlatBuilder(Builder):
             self._free(ROOT)
         return after
 
-    def _gather(self, position: int, phase: str, mark: str) -> None:
+    def _gather(self, position: int, phase: str) -> None:
         if position not in self.kept:
-            super()._gather(position, phase, mark)
+            super()._gather(position, phase)
 
     def _gather_after(self, position: int) -> tuple[int, ...]:
         limit: tuple[int, ...] = ()

@@ -58,8 +58,8 @@ class _CopyingBuilder(Builder):
         copied = self._copy(what, position, moved_bytes, self.before, COMPUTE, collectives=collectives)
         self.before = copied or self.before
 
-    def _gather(self, position: int, phase: str, mark: str) -> None:
-        group = self.shard if phase == "forward" else self.regather or self.shard
+    def _gather(self, position: int, phase: str) -> None:
+        group = self._gathered_over(phase)
         stored, gathered, _ = self.itemsizes
         moved = 0 if group.nranks == 1 else 2 * gathered  # a group of one has no output to copy into
         if stored != gathered:
@@ -67,7 +67,7 @@ class _CopyingBuilder(Builder):
         moved_bytes = self.units[position].gather_numel // group.nranks * moved
         ready = self.released if self.options.prefetch else self.before
         self.copied_in = self._copy("copy in", position, moved_bytes, ready, COPY_IN)
-        super()._gather(position, phase, mark)
+        super()._gather(position, phase)
         self.pending[position] = self.gathered or self.copied_in
 
     def _gather_after(self, position: int) -> tuple[int, ...]:

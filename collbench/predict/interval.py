@@ -14,8 +14,6 @@ from collbench.predict.timeline import Call, Placed, Task, last_end_ms, play
 
 Interval = tuple[float, float]
 Play = Callable[[Sequence[Task], Callable[[Call], float]], list[Placed]]
-
-
 Windows = Sequence[tuple[Sequence[Task], int]]  # the tasks of a step, and how many steps are like it
 
 
@@ -93,10 +91,14 @@ def _draws_of_ends(values: Floats) -> list[int]:
     return draws
 
 
+def _counted(tasks: Sequence[Task]) -> Counter[Call]:
+    return Counter(task.work for task in tasks if isinstance(task.work, Call))
+
+
 def _comm_ms(tasks: Sequence[Task], costs: Costs) -> Floats:
     """All calls one after another, in every draw."""
     total = np.zeros(DRAWS)
-    for call, count in Counter(task.work for task in tasks if isinstance(task.work, Call)).items():
+    for call, count in _counted(tasks).items():
         total += count * costs.drawn_ms(call)
     return total
 
@@ -110,10 +112,9 @@ def _about(tasks: Sequence[Task], costs: Costs) -> tuple[Floats, Floats]:
 
 def _delays_ms(tasks: Sequence[Task], costs: Costs, exposed_ms: Floats) -> Floats:
     """About how much communication that is hidden delays the computation that hides it, in every draw."""
-    comm, delays = np.zeros(DRAWS), np.zeros(DRAWS)
-    for call, count in Counter(task.work for task in tasks if isinstance(task.work, Call)).items():
-        factors, together = costs.slowdown(call), count * costs.drawn_ms(call)
-        comm += together
-        delays += together * factors.comm * (1 - 1 / factors.compute)
-    hidden_share = 1 - exposed_ms / np.maximum(comm, 1e-9)
+    delays = np.zeros(DRAWS)
+    for call, count in _counted(tasks).items():
+        factors = costs.slowdown(call)
+        delays += count * costs.drawn_ms(call) * factors.comm * (1 - 1 / factors.compute)
+    hidden_share = 1 - exposed_ms / np.maximum(_comm_ms(tasks, costs), 1e-9)
     return np.asarray(delays * hidden_share)

@@ -17,7 +17,7 @@ from collbench.predict.options import Options
 from collbench.predict.order import captured_order, gathered_once
 from collbench.predict.placement import Placement
 from collbench.predict.strategies import Strategy
-from collbench.predict.units import ROWS, Unit, split_units
+from collbench.predict.units import Unit, split_units
 from collbench.predict.workload import Workload
 from collbench.predict.zero import division_of, reused_units
 
@@ -71,7 +71,7 @@ def ledger(workload: Workload, strategy: Strategy, placement: Placement, options
         some = [*([root] if root else []), *units.values()]
         numel = sum(unit.gather_numel / share["parameters"] + unit.whole_numel for unit in some)
         trained = sum(unit.reduce_numel for unit in some)
-        stay = _staying(workload, division == ROWS, units, options)
+        stay = _staying(workload, strategy, units, options)
         moving = _sharded(workload, root, units, stay, placement, options)
     else:
         buffers = _bucket_bytes(workload, strategy, options)
@@ -118,14 +118,14 @@ def _bucket_bytes(workload: Workload, strategy: Strategy, options: Options) -> f
     return copies * find_dtype(workload.grad_dtype).itemsize + (largest if options.comm_hook else 0)
 
 
-def _staying(workload: Workload, captures: bool, units: Mapping[int, Unit], options: Options) -> set[int]:
+def _staying(workload: Workload, strategy: Strategy, units: Mapping[int, Unit], options: Options) -> set[int]:
     """The positions of units that stay gathered from their forward to their backward.
 
-    captures: whether the strategy plays what was captured; each unit may have been given its own way to reshard then.
+    Where the strategy plays what was captured, each unit may have been given its own way to reshard.
     """
     if options.deepspeed is not None:
         return reused_units(units, options.deepspeed)
-    if captures and workload.captured is not None and workload.captured.is_fsdp_of(options):
+    if strategy.captures and workload.captured is not None and workload.captured.is_fsdp_of(options):
         return gathered_once(captured_order(workload, workload.captured))
     return set(units) if options.reshard_after_forward is False else set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from math import isfinite
+from math import inf
 
 from collbench.errors import InputError, one_of
 from collbench.predict.deepspeed import DeepSpeed
@@ -55,10 +55,9 @@ class Options:
             raise one_of("comm_hook", self.comm_hook, list(COMM_HOOKS))
         if self.backward_prefetch not in BACKWARD_PREFETCHES:
             raise one_of("backward_prefetch", self.backward_prefetch, list(BACKWARD_PREFETCHES))
-        if self.copy_GBps is not None and not (_is_finite(self.copy_GBps) and self.copy_GBps > 0):
-            raise InputError(f"copy_GBps = {self.copy_GBps!r} must be a finite number above 0")
-        if not (_is_finite(self.host_us) and self.host_us >= 0):
-            raise InputError(f"host_us = {self.host_us!r} must be a finite number, 0 or more")
+        if self.copy_GBps is not None:
+            check_amount("copy_GBps", self.copy_GBps)
+        check_amount("host_us", self.host_us, or_zero=True)
         if self.deepspeed is not None:
             self._check_alone()
         if self.prefetch_ahead is not None:
@@ -107,6 +106,8 @@ def check_count(name: str, value: int) -> None:
         raise InputError(f"{name} = {value!r} must be a whole number above zero")
 
 
-def _is_finite(value: object) -> bool:
-    """Whether it is a number, and neither endless nor none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+def check_amount(name: str, value: float, *, or_zero: bool = False) -> None:
+    """InputError where `value` is not a finite number above zero, or zero where that will do."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (0 < value < inf or (or_zero and value == 0)):
+        raise InputError(f"{name} = {value!r} must be a finite number{', 0 or more' if or_zero else ' above 0'}")

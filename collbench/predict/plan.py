@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from bisect import insort
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 from collbench.errors import InputError
 from collbench.predict.cost import CostModel
-from collbench.predict.options import Options, check_count
+from collbench.predict.options import Options, check_amount, check_count
 from collbench.predict.plan_result import Change, Needed, Plan, PlannedStep, Scaling
 from collbench.predict.plan_space import Configuration, Mesh, Reshard, Space, configurations
 from collbench.predict.plan_times import StepTimes
@@ -52,7 +51,10 @@ def plan_step(
     workload, model = loaded(workload, model)
     check_trains(workload)
     check_count("top", top)
-    _check_amounts(memory_GB=memory_GB, activations_GB=activations_GB, peak_TFLOPS=peak_TFLOPS)
+    check_amount("memory_GB", memory_GB)
+    check_amount("activations_GB", activations_GB, or_zero=True)
+    if peak_TFLOPS is not None:
+        check_amount("peak_TFLOPS", peak_TFLOPS)
     own_nodes, ranks_per_node = layout_of(model, None, ranks_per_node)
     space = Space(
         nodes=tuple(sorted(set(nodes))) or (own_nodes,),
@@ -199,13 +201,6 @@ def _scaling(steps: Sequence[PlannedStep], times: StepTimes, accumulate: int) ->
             )
         )
     return tuple(rows)
-
-
-def _check_amounts(**amounts: float | None) -> None:
-    for name, value in amounts.items():
-        least_is_zero = name == "activations_GB"
-        if value is not None and not (math.isfinite(value) and (value > 0 or (least_is_zero and value == 0))):
-            raise InputError(f"{name} = {value} must be a finite number, {'0 or more' if least_is_zero else 'above 0'}")
 
 
 def _ratio(first: float, other: float) -> float:

@@ -20,7 +20,7 @@ from collbench.predict.memory import ledger
 from collbench.predict.options import Options, check_count
 from collbench.predict.placement import Placement, place, place_mesh
 from collbench.predict.prediction import CallCount, StepPrediction
-from collbench.predict.strategies import CAPTURES, find_strategy
+from collbench.predict.strategies import STRATEGIES, find_strategy
 from collbench.predict.timeline import Call, Placed, Task, last_end_ms, play
 from collbench.predict.workload import Workload
 from collbench.predict.zero import in_its_types
@@ -208,7 +208,7 @@ def _order(workload: Workload, strategy: str, options: Options) -> str:
     captured = workload.captured
     if captured is not None:
         fits = captured.is_ddp_of if strategy == "ddp" else captured.is_fsdp_of
-        if strategy in CAPTURES and fits(options):
+        if STRATEGIES[strategy].captures and fits(options):
             return f"captured: {captured.source}"
     return f"planned, by the rules of {'torch' if options.deepspeed is None else 'DeepSpeed'}"
 

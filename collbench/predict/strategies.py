@@ -27,13 +27,14 @@ class Strategy:
 
     schedule: the tasks of one step.  options: the names of the Options it takes, beside those of every strategy.
     divides: which of parameters, gradients and optimizer each rank keeps only its share of.  division: how parameters
-    are padded for it.
+    are padded for it.  captures: whether it plays what was captured, where that is of its options.
     """
 
     schedule: _Plan
     options: frozenset[str]
     divides: frozenset[str] = frozenset()
     division: Division = ROWS
+    captures: bool = False
 
 
 EVERY = frozenset({"accumulate", "recompute"})  # options of every strategy
@@ -58,7 +59,9 @@ def _either(plain: _Plan, configured: _Configured) -> _Plan:
 
 
 STRATEGIES: dict[str, Strategy] = {
-    "ddp": Strategy(schedule=_either(ddp, replicated), options=_BUCKETS | _REDUCER | _COPIES | {"deepspeed"}),
+    "ddp": Strategy(
+        schedule=_either(ddp, replicated), options=_BUCKETS | _REDUCER | _COPIES | {"deepspeed"}, captures=True
+    ),
     "zero1": Strategy(
         schedule=_either(zero1, replicated), options=_BUCKETS | {"deepspeed"}, divides=frozenset({"optimizer"})
     ),
@@ -67,13 +70,11 @@ STRATEGIES: dict[str, Strategy] = {
         options=_BUCKETS | {"deepspeed"},
         divides=frozenset({"optimizer", "gradients"}),
     ),
-    "zero3": Strategy(schedule=_either(fsdp, sharded), options=_UNITS | {"deepspeed"}, divides=_ALL),
-    "fsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2, divides=_ALL),
-    "hsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2 | {"mesh"}, divides=_ALL),
+    "zero3": Strategy(schedule=_either(fsdp, sharded), options=_UNITS | {"deepspeed"}, divides=_ALL, captures=True),
+    "fsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2, divides=_ALL, captures=True),
+    "hsdp": Strategy(schedule=fsdp, options=_UNITS | _FSDP2 | {"mesh"}, divides=_ALL, captures=True),
     "fsdp1": Strategy(schedule=fsdp1, options=_FSDP1, divides=_ALL, division=FLAT),
 }
-
-CAPTURES = ("ddp", "zero3", "fsdp", "hsdp")  # those that play what was captured, where it is of their options
 
 
 def find_strategy(name: str, options: Options) -> Strategy:

@@ -8,8 +8,9 @@ from statistics import median
 from typing import NamedTuple
 
 from collbench.collectives import COLLECTIVES, bandwidths_GBps, find_collective, known_collective
-from collbench.model.laws import Fit, counts
+from collbench.model.laws import Fit
 from collbench.results import Record, ResultsFile
+from collbench.topology import counts
 
 TIMINGS = ("isolated", "pipelined")
 

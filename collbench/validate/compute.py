@@ -47,9 +47,10 @@ class Wait:
         self._ended_s = 0.0  # when it did
 
     def spend_ms(self, duration_ms: float, since_s: float) -> None:
-        follows_s = since_s if self._until_s is None else since_s - self._between_s(since_s - self._ended_s)
-        late_s = 0.0 if self._until_s is None else self._ended_s - self._until_s
-        self._until_s = follows_s - late_s + duration_ms / 1e3
+        if self._until_s is not None:
+            late_s = self._ended_s - self._until_s
+            since_s -= self._between_s(since_s - self._ended_s) + late_s
+        self._until_s = since_s + duration_ms / 1e3
         remaining_s = self._until_s - time.perf_counter()
         if remaining_s > 0:
             time.sleep(remaining_s)

@@ -85,8 +85,8 @@ def _silent_ms(job: Job, workload: Workload, knobs: Knobs, timeout_s: float) -> 
         without_ms = slowest(job, computation.run(syncs=False)).step_ms
         entered_ns()
         reading = real.run()
-        ends_ns = [real.start_ns + round(1e6 * reading.step_ms)]
-        marks_ns = [real.start_ns, *(entered_ns() if knobs.strategy != "ddp" else []), *ends_ns]
+        between_ns = entered_ns() if knobs.strategy != "ddp" else []
+        marks_ns = [real.start_ns, *between_ns, real.start_ns + round(1e6 * reading.step_ms)]
         ways_ns = job.control.maximum([later - earlier for earlier, later in pairwise(marks_ns)])
         longer_ms.append(sum(ways_ns) / 1e6 - without_ms)
     return quantile(longer_ms[_WARMUP:], 0.5)

@@ -203,6 +203,17 @@ def test_a_saved_model_keeps_it(tmp_path: Path) -> None:
     assert "contention" not in model_of(inter(alone_us(SIZES), concurrent=False)).to_dict()
 
 
+def test_a_latency_that_is_lost_in_the_transfer_is_kept_as_none(tmp_path: Path) -> None:
+    """Twice the factor at twice the size: no line through these has a start above zero."""
+    sizes = 2 ** np.arange(19, 25)
+    alone = alone_us(sizes)
+    slowed = alone * np.minimum(sizes / sizes[0], 4.0)
+    model = model_of(inter(slowed, sizes=sizes), inter(alone, sizes=sizes, concurrent=False))
+    assert model.contention[0].latency_factor == 0.0
+    model.save(tmp_path / "model.json")
+    assert load_model(tmp_path / "model.json") == model
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

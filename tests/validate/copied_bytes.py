@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 
 import torch
-from issued_steps import run_steps
+from issued_steps import recorded_steps
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # Of the operators that torch copies with: what for, and which arguments it reads and which it writes.
@@ -53,10 +53,10 @@ class Count(TorchDispatchMode):
 
 
 def copied(workload, knobs, nranks):
-    count = Count()
-    with count:
-        run_steps(workload, knobs, nranks, count.moved.clear)
-    return count.moved
+    with Count() as count:
+        for _ in recorded_steps(workload, knobs, nranks):
+            last, count.moved = count.moved, Counter()
+    return last
 
 
 if __name__ == "__main__":

@@ -34,28 +34,24 @@ def form(kinds, timeout_s):
     return made
 
 
-def run_steps(workload, knobs, nranks, begin, end=lambda record: None):
-    """Real steps, of which each is begun and ended with a call; `end` is given what was recorded of it."""
+def recorded_steps(workload, knobs, nranks):
+    """Run real steps; yields what was recorded of each as soon as it has ended."""
     knobs = {name: tuple(value) if isinstance(value, list) else value for name, value in knobs.items()}
     with recording(nranks) as record:
         deadline = SimpleNamespace(wait=now_ns)
         job = SimpleNamespace(device=Cpu(0, 1), deadline=deadline, world_size=nranks, form=form)
         step, _, _ = build(job, Workload.from_dict(workload), Knobs(**knobs), timeout_s=10)
         for _ in range(STEPS):
-            begin()
             record.events.clear()
             step.run()
-            end(record)
+            yield record
 
 
 def issued(workload, knobs, nranks):
-    steps = []
-
-    def end(record):
-        steps.append([[event.collective, event.size_bytes, event.dtype, event.nranks] for event in record.events])
-
-    run_steps(workload, knobs, nranks, lambda: None, end)
-    return steps
+    return [
+        [[event.collective, event.size_bytes, event.dtype, event.nranks] for event in record.events]
+        for record in recorded_steps(workload, knobs, nranks)
+    ]
 
 
 if __name__ == "__main__":

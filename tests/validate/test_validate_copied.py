@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from conftest import ROOT, clean_environment
+from step_cases import run_program
 
 from collbench.model.link import LinkModel
 from collbench.predict.copies import copies_ms
@@ -40,33 +35,25 @@ CASES = {
     "fsdp, reducing once": (MIXED, {"strategy": "fsdp", "accumulate": 3, "grad_sync": False}),
     "fsdp, resharded to two": (MIXED, {"strategy": "fsdp", "reshard_after_forward": 2}),
     "fsdp, none resharded": (MIXED, {"strategy": "fsdp", "reshard_after_forward": False}),
-    "hsdp": (MIXED, {"strategy": "hsdp", "mesh": [2, 4]}),
-    "hsdp, one shard": (MIXED, {"strategy": "hsdp", "mesh": [8, 1]}),
+    "hsdp": (MIXED, {"strategy": "hsdp", "mesh": (2, 4)}),
+    "hsdp, one shard": (MIXED, {"strategy": "hsdp", "mesh": (8, 1)}),
 }
 
 
 @pytest.fixture(scope="module")
 def copied():
-    """Bytes of each case's third step; one process for all, as torch takes seconds to start."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("copied_bytes.py"))],
-        input=json.dumps([[workload, knobs, RANKS] for workload, knobs in CASES.values()]),
-        env=clean_environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return dict(zip(CASES, json.loads(done.stdout), strict=True))
+    """Bytes of each case's third step."""
+    return run_program("copied_bytes.py", CASES, RANKS)
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("name", CASES)
 def test_as_many_bytes_are_copied_as_predicted(name, copied):
     workload, knobs = CASES[name]
-    options = {option: tuple(value) if isinstance(value, list) else value for option, value in knobs.items()}
-    if knobs["strategy"] == "ddp":
-        options["gradient_as_bucket_view"] = True  # as the real step has it
+    views = {"gradient_as_bucket_view": True} if knobs["strategy"] == "ddp" else {}  # as the real step has it
     predicted = predict_step(
         Workload.from_dict(workload), LinkModel(bandwidth_GBps=1.0), nodes=1, ranks_per_node=RANKS, copy_GBps=1.0,
-        **options,
+        **knobs, **views,
     )  # fmt: skip
     # torch's own bookkeeping, a tensor of one element here and there, is counted with them
     assert 1e6 * sum(copies_ms(predicted.timeline)) == pytest.approx(sum(copied[name].values()), abs=200)

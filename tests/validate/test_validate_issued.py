@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
-from conftest import ROOT, clean_environment
+from step_cases import run_program
 
 from collbench.model.link import LinkModel
 from collbench.predict.step import predict_step
@@ -36,7 +31,7 @@ BUCKETS = {
 CASES = {
     "ddp": (BUCKETS, {"strategy": "ddp"}),
     "ddp, small buckets": (BUCKETS, {"strategy": "ddp", "bucket_cap_mb": 0.5}),
-    "ddp, several caps": (BUCKETS, {"strategy": "ddp", "bucket_cap_mb": [0.25, 1, 2]}),
+    "ddp, several caps": (BUCKETS, {"strategy": "ddp", "bucket_cap_mb": (0.25, 1, 2)}),
     "ddp, compressed": (BUCKETS, {"strategy": "ddp", "comm_hook": "fp16", "bucket_cap_mb": 1.0}),
     "ddp, accumulating": (BUCKETS, {"strategy": "ddp", "accumulate": 3}),
     "fsdp": (MIXED, {"strategy": "fsdp"}),
@@ -46,33 +41,26 @@ CASES = {
     "fsdp, none resharded": (MIXED, {"strategy": "fsdp", "reshard_after_forward": False, "accumulate": 2}),
     "fsdp, resharded to two": (MIXED, {"strategy": "fsdp", "reshard_after_forward": 2}),
     "fsdp, frozen first layers": (FROZEN_FIRST, {"strategy": "fsdp"}),
-    "hsdp, accumulating": (MIXED, {"strategy": "hsdp", "mesh": [2, 4], "accumulate": 2}),
-    "hsdp, reducing once": (MIXED, {"strategy": "hsdp", "mesh": [2, 4], "accumulate": 2, "grad_sync": False}),
-    "hsdp, one replica": (MIXED, {"strategy": "hsdp", "mesh": [1, 8]}),
-    "hsdp, one shard": (MIXED, {"strategy": "hsdp", "mesh": [8, 1]}),
+    "hsdp, accumulating": (MIXED, {"strategy": "hsdp", "mesh": (2, 4), "accumulate": 2}),
+    "hsdp, reducing once": (MIXED, {"strategy": "hsdp", "mesh": (2, 4), "accumulate": 2, "grad_sync": False}),
+    "hsdp, one replica": (MIXED, {"strategy": "hsdp", "mesh": (1, 8)}),
+    "hsdp, one shard": (MIXED, {"strategy": "hsdp", "mesh": (8, 1)}),
 }
 
 
 @pytest.fixture(scope="module")
 def issued():
-    """What the third step of each case issues; one process for all, as torch takes seconds to start."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("issued_steps.py"))],
-        input=json.dumps([[workload, knobs, RANKS] for workload, knobs in CASES.values()]),
-        env=clean_environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return {name: steps[-1] for name, steps in zip(CASES, json.loads(done.stdout), strict=True)}
+    """What the third step of each case issues."""
+    return {name: steps[-1] for name, steps in run_program("issued_steps.py", CASES, RANKS).items()}
 
 
 @pytest.mark.workers
 @pytest.mark.parametrize("name", CASES)
 def test_the_real_step_issues_what_is_predicted(name, issued):
     workload, knobs = CASES[name]
-    options = {option: tuple(value) if isinstance(value, list) else value for option, value in knobs.items()}
     predicted = predict_step(
         Workload.from_dict(workload), LinkModel(bandwidth_GBps=1.0), nodes=1, ranks_per_node=RANKS, overlap=False,
-        **options,
+        **knobs,
     )  # fmt: skip
     calls = [bar.task.work for bar in predicted.timeline if bar.stream != "compute"]
     assert issued[name] == [[call.collective, call.size_bytes, call.dtype, call.group.nranks] for call in calls]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from collbench.errors import InputError
 from collbench.model.choose import DEFAULT_DTYPE, DEFAULT_TIMING, plainness
-from collbench.model.laws import Fit, counts
+from collbench.model.laws import Fit
+from collbench.topology import counts
 
 
 @dataclass(frozen=True, kw_only=True)
