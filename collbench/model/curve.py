@@ -64,6 +64,11 @@ def relative_line(sizes_bytes: Floats, times_us: Floats, weights_us: Floats | No
     return (float(p / a), 0.0) if p * p / a >= q * q / c else (0.0, float(q / c / scale))
 
 
+def sizes_of_both(first: Curve, other: Curve) -> Floats:
+    """The sizes of two curves, increasing, each once. (np.union1d would import numpy.ma, which takes long.)"""
+    return np.array(sorted({*first.sizes_bytes.tolist(), *other.sizes_bytes.tolist()}))
+
+
 @dataclass(frozen=True)
 class Curve:
     """Medians: `sizes_bytes` strictly increasing and `times_us` above zero, both of shape [n], n ≥ 1.

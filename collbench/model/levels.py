@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from collbench.collectives import find_collective
-from collbench.model.curve import Curve
+from collbench.model.curve import Curve, sizes_of_both
 
 LEVELS_SPREAD = math.log(1.5)  # half of a 90 % interval: libraries differ in how they join the levels
 
@@ -24,7 +24,7 @@ def two_levels(collective: str, inside: Curve, across: Curve, ranks_per_node: in
     """The curve of a world from those of `intra` (g ranks of one node) and of `inter` (one rank on each node)."""
     part = 1 if find_collective(collective).name in _WHOLE else ranks_per_node
     across = Curve(across.sizes_bytes * part, across.times_us, across.spread_log)
-    sizes = np.union1d(inside.sizes_bytes, across.sizes_bytes)
+    sizes = sizes_of_both(inside, across)
     times = [curve.time_us(sizes) for curve in (inside, across)]
     latencies = [float(np.min(curve.times_us)) for curve in (inside, across)]
     flowing = [np.maximum(time - latency, 0.0) for time, latency in zip(times, latencies, strict=True)]

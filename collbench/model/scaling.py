@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from collbench.collectives import find_collective
-from collbench.model.curve import Curve
+from collbench.model.curve import Curve, sizes_of_both
 from collbench.model.estimate import Floats
 from collbench.model.laws import UNKNOWN_ERROR, Fit, HeldOutError, Scaling, network_of
 from collbench.model.nccl_law import BASE_US
@@ -241,7 +241,7 @@ def _depth(count: int, offset: float) -> float:
 
 def _blend(low: Curve, high: Curve, share: float) -> Curve:
     """Between two curves in log time: all `low` at share 0, all `high` at 1."""
-    sizes = np.union1d(low.sizes_bytes, high.sizes_bytes)
+    sizes = sizes_of_both(low, high)
     times = low.time_us(sizes) ** (1 - share) * high.time_us(sizes) ** share
     widths = [np.maximum(*curve.half_widths_log(sizes)) for curve in (low, high)]
     return Curve(sizes, times, np.maximum(*widths))
