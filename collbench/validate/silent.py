@@ -28,13 +28,9 @@ class _Silent(Recorder):
         return super().note(collective, tensors, result)
 
 
-def _make(group: Any, _: Any) -> _Silent:
-    return _Silent(group.group_rank, group.group_size, str(group.group_id))
-
-
 def silent_group(ranks: Sequence[int]) -> Any:
     """torch's group of these ranks, of which this one is one."""
-    register(_BACKEND, _make)
+    register(_BACKEND, _Silent)
     return dist.new_group(list(ranks), backend=_BACKEND, use_local_synchronization=True)
 
 

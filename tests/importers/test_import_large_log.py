@@ -52,19 +52,13 @@ def test_a_log_of_a_hundred_megabytes(tmp_path):
     assert megabytes < 300
 
 
+@pytest.mark.parametrize(
+    ("size_MB", "most_seconds", "most_megabytes"), [(10, 5, 150), pytest.param(50, 20, 200, marks=pytest.mark.study)]
+)
 @pytest.mark.parametrize("part", [_BAR, "x\r"], ids=["bar", "mark"])
-def test_lines_that_were_overwritten(tmp_path, part):
+def test_lines_that_were_overwritten(tmp_path, part, size_MB, most_seconds, most_megabytes):
     """A bar of progress, and a mark that turns: each half is one line."""
-    code, seconds, megabytes = _import(tmp_path, 10, part)
+    code, seconds, megabytes = _import(tmp_path, size_MB, part)
     assert code == 0
-    assert seconds < 5
-    assert megabytes < 150
-
-
-@pytest.mark.study
-@pytest.mark.parametrize("part", [_BAR, "x\r"], ids=["bar", "mark"])
-def test_overwritten_lines_of_fifty_megabytes(tmp_path, part):
-    code, seconds, megabytes = _import(tmp_path, 50, part)
-    assert code == 0
-    assert seconds < 20
-    assert megabytes < 200
+    assert seconds < most_seconds
+    assert megabytes < most_megabytes

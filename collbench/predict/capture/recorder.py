@@ -7,7 +7,7 @@ Registered through torch's public interface for backends (torch 2.8 to 2.14), so
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,12 +140,12 @@ class Recorder(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
 
 
-def _make(group: Any, _: Any) -> Recorder:
-    return Recorder(group.group_rank, group.group_size, str(group.group_id))
+def register(name: str, kind: type[Recorder]) -> None:
+    """Make a backend whose groups are of this kind known to torch, once."""
 
+    def make(group: Any, _: Any) -> Recorder:
+        return kind(group.group_rank, group.group_size, str(group.group_id))
 
-def register(name: str, make: Callable[[Any, Any], dist.ProcessGroup]) -> None:
-    """Make a backend of groups that `make` makes known to torch, once."""
     if not hasattr(dist.Backend, name.upper()):
         dist.Backend.register_backend(name, make, extended_api=True, devices=["cpu", "cuda"])
 
@@ -155,7 +155,7 @@ def recording(nranks: int) -> Iterator[Recording]:
     """This process is rank 0 of `nranks`, and what it sends is noted. InputError where it is in a process group."""
     if dist.is_initialized():
         raise InputError("this process has a process group of its own: capture before it is made, or in another one")
-    register(_BACKEND, _make)
+    register(_BACKEND, Recorder)
     Recorder.recording = Recording()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own about names that it renamed and is using itself
